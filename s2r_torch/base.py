@@ -1,0 +1,192 @@
+"""The vocabulary: problems, simulators, worlds without rewards, state graphs.
+
+Shape legend, used in every docstring:
+
+    B  simulators (index b)            xi  discovered states (index s)     H  horizon (steps 0 .. H-1)
+    F  predictors (index f)            A   actions (index a)               G  points of the density grid
+    n  samples or episodes             d   observation dimension           k  numbers in theta
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from s2r_torch.errors import GraphMismatchError, ObservationError, SettingError
+
+Path = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ProblemSpec:
+    """What is known of a problem before anything is drawn (paper section 3.1).
+
+    Args:
+        num_actions: A.
+        horizon: H, the number of decisions in every episode.
+        max_states_per_layer: S, an upper bound.
+        obs_dim: d.
+        low: lower edge of the observation box, per coordinate.
+        high: upper edge of the observation box, per coordinate.
+        obs_names: what the coordinates are called; defaults to x_1 .. x_d.
+        reward_scale: raw rewards are divided by it, so that an episode's total lies in [0, 1] (theory.md C7).
+        zeta: separation of states in sup norm (Assumption 5), where the family knows it.
+
+    Raises:
+        SettingError: a size below 1, an empty box, or a number that is not finite.
+    """
+
+    num_actions: int
+    horizon: int
+    max_states_per_layer: int
+    obs_dim: int
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    obs_names: tuple[str, ...] = ()
+    reward_scale: float = 1.0
+    zeta: float | None = None
+
+    def __post_init__(self):
+        for name in ("num_actions", "horizon", "max_states_per_layer", "obs_dim"):
+            if getattr(self, name) < 1:
+                raise SettingError(expected=f"{name} >= 1", got=str(getattr(self, name)), cause="an empty problem")
+        if not len(self.low) == len(self.high) == self.obs_dim:
+            raise SettingError(
+                expected=f"{self.obs_dim} lower and upper bounds, one per coordinate",
+                got=f"{len(self.low)} and {len(self.high)}",
+                cause="obs_dim and the observation box disagree",
+            )
+        if not all(math.isfinite(lo) and math.isfinite(hi) and lo < hi for lo, hi in zip(self.low, self.high, strict=True)):
+            raise SettingError(
+                expected="finite bounds with low < high", got=f"{self.low}, {self.high}", cause="an unbounded sensor"
+            )
+        if not (math.isfinite(self.reward_scale) and self.reward_scale > 0):
+            raise SettingError(expected="reward_scale > 0", got=str(self.reward_scale), cause="a sign or unit error")
+        if not self.obs_names:
+            object.__setattr__(self, "obs_names", tuple(f"x_{i + 1}" for i in range(self.obs_dim)))
+
+
+@runtime_checkable
+class Simulators(Protocol):
+    """B simulators, stepped together; each runs n episodes at once.
+
+    `reset` starts n fresh episodes in every simulator and keeps the generators (one per simulator, consumed) for
+    their whole length. After the last of the H actions `step` returns None for the observation.
+    Use through `episodes.Guard`, which counts and checks; never call `reset` and `step` directly.
+    """
+
+    spec: ProblemSpec
+    ids: tuple[int, ...]  # [B] stable names of the simulators, which their random streams derive from
+
+    def reset(self, n: int, generators: Sequence[torch.Generator]) -> Tensor:
+        """Starts n episodes in every simulator; returns x [B, n, d], float64."""
+
+    def step(self, actions: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Takes actions [B, n] (int64); returns the next x [B, n, d] or None, and raw rewards r [B, n]."""
+
+    def select(self, indices: Sequence[int]) -> Simulators:
+        """The simulators at these positions, with their ids."""
+
+
+@runtime_checkable
+class UnlabelledWorld(Protocol):
+    """Reality: it shows observations and has no reward at all."""
+
+    spec: ProblemSpec
+
+    def reset(self, n: int) -> Tensor:
+        """Starts n episodes; returns x [n, d], float64."""
+
+    def step(self, actions: Tensor) -> Tensor:
+        """Takes actions [n] (int64); returns the next x [n, d]. Called at most H - 1 times per episode."""
+
+
+class PredictorGroup(Protocol):
+    """Members of the class F that are evaluated together; all share one state graph, density grid and horizon.
+
+    A predictor sees the densities of all states, each on the grid of its own layer, and the observation with its step.
+    """
+
+    size: int  # number of members
+
+    def condition(self, D: Tensor) -> object:
+        """Everything that depends on D [B, xi, G] alone, computed once and cached by the caller."""
+
+    def q(self, conditioned: object, step: int, x: Tensor) -> Tensor:
+        """f(D, x, a) in [0, 1] for every member, simulator, sample and action: x [B, n, d] -> [size, B, n, A]."""
+
+    def subset(self, members: Sequence[int]) -> PredictorGroup:
+        """The group of these members only, physically smaller."""
+
+    def lipschitz_bound(self) -> Tensor:
+        """A certified bound [size], float64, on |f(D, x, a) - f(D', x, a)| / max |D - D'|, uniform in (x, a)."""
+
+
+@dataclass(frozen=True, eq=False)
+class StateGraph:
+    """The latent transition graph T, shared by every environment, with states in depth-first order.
+
+    Args:
+        next_state: `[xi, A]` int64, -1 for states of the last layer.
+        layer: `[xi]` int64, the step 0 .. H-1 of each state.
+        paths: one action path per state that ends there; `paths[0] == ()`.
+    """
+
+    next_state: Tensor  # [xi, A]
+    layer: Tensor  # [xi]
+    paths: tuple[Path, ...]  # [xi]
+
+    @property
+    def num_states(self) -> int:
+        return len(self.paths)
+
+    @property
+    def num_actions(self) -> int:
+        return self.next_state.shape[1]
+
+    @property
+    def horizon(self) -> int:
+        return int(self.layer.max()) + 1
+
+    @property
+    def states_per_layer(self) -> list[int]:
+        return torch.bincount(self.layer, minlength=self.horizon).tolist()
+
+    def states_of(self, step: int) -> list[int]:
+        """The states of one layer, in depth-first order."""
+        return (self.layer == step).nonzero().flatten().tolist()
+
+    def end(self, path: Path) -> int:
+        """The state at the end of an action path of length at most H - 1."""
+        state = 0
+        for a in path:
+            state = int(self.next_state[state, a])
+        return state
+
+    def visited(self, actions: Tensor) -> Tensor:
+        """The states [..., H] that action sequences [..., >= H-1] pass through, the start included."""
+        states = [torch.zeros(actions.shape[:-1], dtype=torch.int64)]
+        for step in range(self.horizon - 1):
+            states.append(self.next_state[states[-1], actions[..., step]])
+        return torch.stack(states, dim=-1)
+
+    def require_same(self, other: StateGraph) -> None:
+        """Raises GraphMismatchError unless both graphs have the same states in the same order."""
+        if self.next_state.shape != other.next_state.shape or not bool((self.next_state == other.next_state).all()):
+            raise GraphMismatchError(
+                expected=f"the graph found before: {self.num_states} states, per layer {self.states_per_layer}",
+                got=f"{other.num_states} states, per layer {other.states_per_layer}",
+                cause="a merge went wrong; raise n_merge, or check that theta never changes the dynamics",
+            )
+
+
+def check_shape(name: str, tensor: Tensor, expected: tuple[int | None, ...], cause: str) -> None:
+    """Raises ObservationError unless `tensor` has that shape; None matches any size."""
+    if tensor.ndim != len(expected) or any(e not in (None, g) for g, e in zip(tensor.shape, expected, strict=True)):
+        wanted = "[" + ", ".join("any" if e is None else str(e) for e in expected) + "]"
+        raise ObservationError(expected=f"{name} of shape {wanted}", got=str(list(tensor.shape)), cause=cause)

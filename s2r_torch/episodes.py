@@ -1,0 +1,198 @@
+"""Episodes: drawn, counted and checked at one door.
+
+Algorithms reach simulators through three helpers only: `observe` a path's end, `try_actions` at a path's end, `rollout`
+a policy. `Guard` (simulators) and `GuardedWorld` (reality) count every episode in a `Ledger` and refuse what would
+spoil hours of work later: observations that are not finite, rewards outside [0, 1], a simulator that dies.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from s2r_torch.base import Path, ProblemSpec, Simulators, UnlabelledWorld, check_shape
+from s2r_torch.errors import ObservationError, RewardError, S2RError, SettingError, SimulatorError
+from s2r_torch.rng import Seed
+
+Act = Callable[[int, Tensor], Tensor]  # (step, x [B, n, d]) -> actions [B, n]
+
+REWARD_TOLERANCE = 1e-9
+
+
+@dataclass
+class Ledger:
+    """How many episodes were drawn, by purpose."""
+
+    counts: Counter = field(default_factory=Counter)
+
+    def add(self, purpose: str, episodes: int) -> None:
+        self.counts[purpose] += episodes
+
+
+class Guard:
+    """Simulators whose every episode is counted and checked, with rewards scaled to a total in [0, 1].
+
+    Args:
+        simulators: what to guard.
+        ledger: where episodes are counted.
+        purpose: what they are counted as, for example "explore".
+    """
+
+    def __init__(self, simulators: Simulators, ledger: Ledger, purpose: str):
+        self.inner, self.ledger, self.purpose = simulators, ledger, purpose
+        self.spec: ProblemSpec = simulators.spec
+        self.ids = tuple(simulators.ids)
+        self._total = torch.empty(0)  # [B, n] return of the running episodes
+        self._actions: list[Tensor] = []
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def reset(self, n: int, generators: Sequence[torch.Generator]) -> Tensor:
+        if n < 1:
+            raise SettingError(expected="n >= 1 episodes", got=str(n), cause="an empty budget")
+        self.ledger.add(self.purpose, n * len(self.ids))
+        self._total = torch.zeros(len(self.ids), n, dtype=torch.float64)
+        self._actions = []
+        return self._checked(_call(self.inner.reset, "reset", self.ids, n, generators))
+
+    def step(self, actions: Tensor) -> tuple[Tensor | None, Tensor]:
+        if int(actions.min()) < 0 or int(actions.max()) >= self.spec.num_actions:
+            raise SettingError(
+                expected=f"actions in 0 .. {self.spec.num_actions - 1}",
+                got=f"{int(actions.min())} .. {int(actions.max())}",
+                cause="a policy made for another problem",
+            )
+        self._actions.append(actions)
+        x, reward = _call(self.inner.step, "step", self.ids, actions)
+        reward = torch.as_tensor(reward, dtype=torch.float64) / self.spec.reward_scale
+        self._total = self._total + reward
+        bad = ~((reward >= -REWARD_TOLERANCE) & (self._total <= 1 + REWARD_TOLERANCE))
+        if bool(bad.any()):
+            b, i = bad.nonzero()[0].tolist()
+            raise RewardError(
+                expected="rewards >= 0 whose total over an episode is at most 1",
+                got=f"reward {float(reward[b, i]):g}, total {float(self._total[b, i]):g} {self._where(b, i)}",
+                cause="rewards are not scaled (give the family a reward_scale), or not finite",
+            )
+        return (None if x is None else self._checked(x)), reward
+
+    def select(self, indices: Sequence[int]) -> Guard:
+        return Guard(self.inner.select(indices), self.ledger, self.purpose)
+
+    def for_purpose(self, purpose: str) -> Guard:
+        """The same simulators, counted under another name."""
+        return Guard(self.inner, self.ledger, purpose)
+
+    def _checked(self, x: Tensor) -> Tensor:
+        check_shape("observations", x, (*self._total.shape, self.spec.obs_dim), "the simulator's sensor model")
+        bad = ~torch.isfinite(x).all(-1)
+        if bool(bad.any()):
+            b, i = bad.nonzero()[0].tolist()
+            raise ObservationError(
+                expected="finite observations",
+                got=f"{int(bad.sum())} of {bad.numel()} not finite, the first {x[b, i].tolist()} {self._where(b, i)}",
+                cause="a sensor model that divides by zero or a simulator that diverged",
+            )
+        return x
+
+    def _where(self, b: int, i: int) -> str:
+        return f"in simulator {self.ids[b]} after actions {tuple(int(a[b, i]) for a in self._actions)}"
+
+
+class GuardedWorld:
+    """A world without rewards whose every episode is counted and checked."""
+
+    def __init__(self, world: UnlabelledWorld, ledger: Ledger, purpose: str = "real"):
+        self.inner, self.ledger, self.purpose = world, ledger, purpose
+        self.spec = world.spec
+        self._n = 0
+
+    def reset(self, n: int) -> Tensor:
+        self._n = n
+        self.ledger.add(self.purpose, n)
+        return self._checked(_call(self.inner.reset, "reset", ("real",), n))
+
+    def step(self, actions: Tensor) -> Tensor:
+        return self._checked(_call(self.inner.step, "step", ("real",), actions))
+
+    def _checked(self, x: Tensor) -> Tensor:
+        check_shape("observations", x, (self._n, self.spec.obs_dim), "the world and the policy differ in sensors")
+        if not bool(torch.isfinite(x).all()):
+            raise ObservationError(
+                expected="finite observations", got="NaN or inf from the world", cause="a broken or stuck sensor"
+            )
+        return x
+
+
+@dataclass(frozen=True, eq=False)
+class Transitions:
+    """Single decisions at one state: what TD-Eliminate learns from."""
+
+    x: Tensor  # [B, n, d]
+    actions: Tensor  # [B, n]
+    rewards: Tensor  # [B, n]
+
+
+@dataclass(frozen=True, eq=False)
+class Rollouts:
+    """Whole episodes of a policy."""
+
+    x: Tensor  # [B, n, H, d]
+    actions: Tensor  # [B, n, H]
+    rewards: Tensor  # [B, n, H]
+
+    @property
+    def returns(self) -> Tensor:
+        """Total reward per episode [B, n], in [0, 1]."""
+        return self.rewards.sum(-1)
+
+
+def observe(simulators: Guard, path: Path, n: int, seed: Seed) -> Tensor:
+    """n observations [B, n, d] at the end of an action path, one episode each."""
+    x = simulators.reset(n, seed.generators(simulators.ids))
+    for a in path:
+        x, _ = simulators.step(torch.full(x.shape[:2], a, dtype=torch.int64))
+    return x
+
+
+def try_actions(simulators: Guard, path: Path, n: int, seed: Seed) -> Transitions:
+    """n uniformly random actions at the end of a path, with their rewards; one episode each (Algorithm 5, line 3)."""
+    x = observe(simulators, path, n, seed)
+    generators = seed.child("actions").generators(simulators.ids)
+    actions = torch.stack([torch.randint(simulators.spec.num_actions, (n,), generator=g) for g in generators])
+    _, rewards = simulators.step(actions)
+    return Transitions(x, actions, rewards)
+
+
+def rollout(simulators: Guard, act: Act, n: int, seed: Seed) -> Rollouts:
+    """n whole episodes of a policy in every simulator."""
+    x = simulators.reset(n, seed.generators(simulators.ids))
+    xs, actions, rewards = [], [], []
+    for step in range(simulators.spec.horizon):
+        xs.append(x)
+        actions.append(act(step, x))
+        x, reward = simulators.step(actions[-1])
+        rewards.append(reward)
+    return Rollouts(torch.stack(xs, 2), torch.stack(actions, 2), torch.stack(rewards, 2))
+
+
+def _call(function: Callable, name: str, ids: Sequence, *args):
+    """Calls a simulator; whatever it raises becomes a SimulatorError that names it."""
+    try:
+        return function(*args)
+    except S2RError:
+        raise
+    except Exception as error:
+        raise SimulatorError(
+            expected=f"{name} to succeed", got=f"{type(error).__name__}: {error}", cause=f"a fault in {_named(ids)}"
+        ) from error
+
+
+def _named(ids: Sequence) -> str:
+    shown = ", ".join(str(i) for i in ids[:4]) + (", ..." if len(ids) > 4 else "")
+    return f"simulator {shown}" if len(ids) == 1 else f"one of simulators {shown}"

@@ -1,0 +1,63 @@
+"""Everything that a user can get wrong, as one small tree of errors.
+
+Every message says what was expected, what came, and the likely cause:
+
+>>> raise RewardError(expected="a reward in [0, 1]", got="1.5", cause="rewards are not scaled")
+Traceback (most recent call last):
+    ...
+s2r_torch.errors.RewardError: expected a reward in [0, 1]; got 1.5; likely cause: rewards are not scaled
+"""
+
+from __future__ import annotations
+
+
+class S2RError(Exception):
+    """Base of all errors of this library."""
+
+    def __init__(self, *, expected: str, got: str, cause: str):
+        self.expected, self.got, self.cause = expected, got, cause
+        super().__init__(f"expected {expected}; got {got}; likely cause: {cause}")
+
+
+class SettingError(S2RError, ValueError):
+    """A setting is out of range, unknown, or contradicts another one."""
+
+
+class AssumptionError(S2RError, ValueError):
+    """Settings under which a theorem does not hold; the message names the assumption."""
+
+
+class ObservationError(S2RError, ValueError):
+    """Observations are not finite, have the wrong shape or type, or lie off the density grid."""
+
+
+class RewardError(S2RError, ValueError):
+    """Rewards are not finite, negative, or sum to more than 1 over an episode (theory.md C7)."""
+
+
+class SimulatorError(S2RError, RuntimeError):
+    """A simulator raised or died; the original exception is its `__cause__`."""
+
+
+class ExplorationError(S2RError, RuntimeError):
+    """The state graph could not be discovered (Algorithm 2)."""
+
+
+class AmbiguousMergeError(ExplorationError):
+    """Two paths are neither clearly the same state nor clearly different ones."""
+
+
+class GraphMismatchError(ExplorationError):
+    """Two explorations disagree about the state graph, which all environments share."""
+
+
+class RealizabilityError(S2RError, RuntimeError):
+    """No predictor survived: evidence that Assumption 2, or another precondition, failed (theory.md C10)."""
+
+
+class LipschitzError(S2RError, ValueError):
+    """A network's certified Lipschitz bound exceeds the declared one (Assumption 4)."""
+
+
+class CheckpointError(S2RError, ValueError):
+    """A policy file is cut, damaged, from a newer format, or contradicts what it is used with."""
