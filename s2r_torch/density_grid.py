@@ -1,0 +1,177 @@
+"""The fixed grid that densities are estimated on and looked up from.
+
+>>> grid = DensityGrid.uniform((0.0, 0.0), (1.0, 2.0), nodes=3)
+>>> grid.num_points, grid.shape, float(grid.weights.sum())
+(9, (3, 3), 2.0)
+>>> D = grid.nodes.sum(-1)  # a linear function is interpolated exactly
+>>> grid.interpolate(D, torch.tensor([[0.25, 1.5], [5.0, 0.0]])).tolist()
+[1.75, 0.0]
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from s2r_torch.errors import SettingError
+
+MAX_NODES = 2**22  # 32 MiB per density
+
+
+@dataclass(frozen=True, eq=False)
+class DensityGrid:
+    """A rectilinear grid, not necessarily uniform, with nodes in row-major order.
+
+    Args:
+        axes: one strictly increasing float64 tensor per dimension, at least 2 nodes each.
+
+    Raises:
+        SettingError: an axis is too short, not finite or not increasing, or the grid is too large for memory.
+    """
+
+    axes: tuple[Tensor, ...]
+
+    def __post_init__(self):
+        axes = tuple(torch.as_tensor(a, dtype=torch.float64) for a in self.axes)
+        object.__setattr__(self, "axes", axes)
+        for j, a in enumerate(axes):
+            if a.ndim != 1 or len(a) < 2 or not bool(torch.isfinite(a).all()) or not bool((a.diff() > 0).all()):
+                raise SettingError(
+                    expected=f"at least 2 finite, strictly increasing nodes on axis {j}",
+                    got=f"{a.flatten().tolist()[:4]}...",
+                    cause="an empty box, or nodes out of order",
+                )
+        check_grid_size(tuple(len(a) for a in axes))
+
+    @staticmethod
+    def uniform(low: tuple[float, ...], high: tuple[float, ...], nodes: int | tuple[int, ...]) -> DensityGrid:
+        """Equally spaced nodes from low to high, both included; `nodes` per axis, or one number for all."""
+        counts = (nodes,) * len(low) if isinstance(nodes, int) else tuple(nodes)
+        if not len(low) == len(high) == len(counts) >= 1:
+            raise SettingError(
+                expected="one lower edge, upper edge and node count per axis",
+                got=f"{len(low)}, {len(high)} and {len(counts)}",
+                cause="the grid and the observations differ in dimension",
+            )
+        check_grid_size(counts)
+        return DensityGrid(
+            tuple(torch.linspace(lo, hi, m, dtype=torch.float64) for lo, hi, m in zip(low, high, counts, strict=True))
+        )
+
+    @property
+    def obs_dim(self) -> int:
+        return len(self.axes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(len(a) for a in self.axes)
+
+    @property
+    def num_points(self) -> int:
+        """G, the number of nodes."""
+        return math.prod(self.shape)
+
+    @property
+    def spacing(self) -> tuple[float, ...]:
+        """The widest gap between neighbouring nodes, per axis."""
+        return tuple(float(a.diff().max()) for a in self.axes)
+
+    @property
+    def low(self) -> tuple[float, ...]:
+        return tuple(float(a[0]) for a in self.axes)
+
+    @property
+    def high(self) -> tuple[float, ...]:
+        return tuple(float(a[-1]) for a in self.axes)
+
+    @cached_property
+    def nodes(self) -> Tensor:
+        """All nodes `[G, d]`, the last axis fastest."""
+        return torch.cartesian_prod(*self.axes).reshape(self.num_points, self.obs_dim)
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """Trapezoid weights `[G]`: sum(weights * D) approximates the integral of D."""
+        total = torch.ones(1, dtype=torch.float64)
+        for a in self.axes:
+            w = torch.zeros_like(a)
+            w[1:] += a.diff() / 2
+            w[:-1] += a.diff() / 2
+            total = (total[:, None] * w).flatten()
+        return total
+
+    def inside(self, x: Tensor) -> Tensor:
+        """Whether x `[..., d]` lies in the closed box of the grid: `[...]` bool, False for NaN."""
+        low, high = (torch.tensor(edge, dtype=x.dtype, device=x.device) for edge in (self.low, self.high))
+        return ((x >= low) & (x <= high)).all(-1)
+
+    def off_grid_share(self, x: Tensor) -> float:
+        """The share of observations `[..., d]` that lie outside the box of the grid."""
+        return 1.0 - float(self.inside(x).double().mean())
+
+    def locate(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The cell corners around x and their weights, for multilinear interpolation.
+
+        Args:
+            x: `[..., d]` observations.
+
+        Returns:
+            Flat node indices `[..., 2^d]` int64 and weights `[..., 2^d]` float64, >= 0, that sum to 1;
+            all 0 off the grid.
+        """
+        index = torch.zeros(*x.shape[:-1], 1, dtype=torch.int64)
+        weight = self.inside(x).double()[..., None]
+        for j, a in enumerate(self.axes):
+            i, w = _locate(a, self._is_uniform[j], x[..., j].double())
+            corners = torch.stack([i, i + 1], -1)
+            index = (index[..., :, None] * len(a) + corners[..., None, :]).flatten(-2)
+            weight = (weight[..., :, None] * torch.stack([1 - w, w], -1)[..., None, :]).flatten(-2)
+        return index, weight
+
+    def interpolate(self, D: Tensor, x: Tensor) -> Tensor:
+        """Densities D `[..., G]` looked up at x `[..., n, d]`, leading sizes broadcast: `[..., n]`.
+
+        Multilinear between nodes, 0 off the grid; hence 1-Lipschitz in D in the sup norm.
+        """
+        index, weight = self.locate(x)
+        lead = torch.broadcast_shapes(D.shape[:-1], x.shape[:-2])
+        corners = index.expand(*lead, *index.shape[-2:]).flatten(-2)
+        values = D.expand(*lead, D.shape[-1]).gather(-1, corners).unflatten(-1, index.shape[-2:])
+        return (values * weight).sum(-1)
+
+    @cached_property
+    def _is_uniform(self) -> tuple[bool, ...]:
+        return tuple(
+            bool(
+                (
+                    (a - torch.linspace(float(a[0]), float(a[-1]), len(a), dtype=a.dtype)).abs()
+                    <= 0.01 * a.diff().min()
+                ).all()
+            )
+            for a in self.axes
+        )
+
+
+def check_grid_size(counts: tuple[int, ...]) -> None:
+    """Raises SettingError when a grid has more nodes than memory can carry."""
+    nodes = math.prod(counts)
+    if nodes > MAX_NODES:
+        raise SettingError(
+            expected=f"at most {MAX_NODES} nodes ({MAX_NODES * 8 / 2**20:.0f} MiB per density)",
+            got=f"{' x '.join(map(str, counts))} = {nodes:.3g} nodes, {nodes * 8 / 2**30:.3g} GiB per density",
+            cause=f"{len(counts)} dimensions are more than a grid can carry; use fewer nodes, or fewer sensors",
+        )
+
+
+def _locate(axis: Tensor, uniform: bool, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The interval of each x on one axis and the position inside it, in [0, 1]; NaN goes to the first."""
+    last = len(axis) - 2
+    if uniform:
+        i = ((x - axis[0]) * ((last + 1) / (axis[-1] - axis[0]))).nan_to_num(0.0).clamp(0, last).long()
+    else:
+        i = (torch.searchsorted(axis, x.contiguous(), right=True) - 1).clamp(0, last)
+    return i, ((x - axis[i]) / (axis[i + 1] - axis[i])).nan_to_num(0.0).clamp(0, 1)

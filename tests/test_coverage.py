@@ -1,0 +1,107 @@
+"""Path covers against brute force on small random layered graphs."""
+
+import itertools
+import random
+
+import pytest
+import torch
+
+from s2r_torch.base import StateGraph
+from s2r_torch.coverage import assigned, path_cover
+from s2r_torch.errors import SettingError
+
+
+def random_graph(seed):
+    """A random layered graph in depth-first order with at most 12 states."""
+    rng = random.Random(seed)
+    horizon, A = rng.choice((1, 2, 3, 4, 4)), rng.randint(1, 3)
+    sizes = [1] + [rng.randint(1, 4) for _ in range(horizon - 1)]
+    step = [[[rng.randrange(sizes[h + 1]) for _ in range(A)] for _ in range(sizes[h])] for h in range(horizon - 1)]
+    return build(step, horizon, A)
+
+
+def build(step, horizon, A):
+    """A StateGraph of what is reachable; step[h][i][a] is the successor in layer h + 1."""
+    index, paths, rows = {}, [], {}
+
+    def visit(layer, i, path):
+        if (layer, i) in index:
+            return index[layer, i]
+        s = index[layer, i] = len(paths)
+        paths.append(path)
+        children = (
+            [visit(layer + 1, step[layer][i][a], (*path, a)) for a in range(A)] if layer < horizon - 1 else [-1] * A
+        )
+        rows[s] = children
+        return s
+
+    visit(0, 0, ())
+    layer = torch.tensor([len(p) for p in paths])
+    return StateGraph(torch.tensor([rows[s] for s in range(len(paths))]), layer, tuple(paths))
+
+
+def reachability(graph):
+    reach = [set() for _ in graph.paths]
+    for s in sorted(range(graph.num_states), key=lambda s: -int(graph.layer[s])):
+        for t in graph.next_state[s].tolist():
+            if t >= 0:
+                reach[s] |= {t} | reach[t]
+    return reach
+
+
+def largest_antichain(graph):
+    """Brute force over all sets of states."""
+    reach, best = reachability(graph), 0
+    for mask in range(1, 2**graph.num_states):
+        chosen = [s for s in range(graph.num_states) if mask >> s & 1]
+        if len(chosen) > best and not any(t in reach[s] for s in chosen for t in chosen):
+            best = len(chosen)
+    return best
+
+
+def fewest_sequences(graph):
+    """Brute force over sets of action sequences."""
+    sequences = list(itertools.product(range(graph.num_actions), repeat=graph.horizon - 1))
+    visits = {frozenset(graph.visited(torch.tensor(p, dtype=torch.int64)).tolist()) for p in sequences}
+    for w in range(1, len(visits) + 1):
+        for chosen in itertools.combinations(visits, w):
+            if len(frozenset().union(*chosen)) == graph.num_states:
+                return w
+    raise AssertionError("unreachable states")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_smallest_cover(seed):
+    graph = random_graph(seed)
+    cover = path_cover(graph)
+    assert all(len(path) == graph.horizon - 1 for path in cover) and len(set(cover)) == len(cover)
+    owner = assigned(graph, cover)
+    for s in range(graph.num_states):
+        assert s in graph.visited(torch.tensor(cover[int(owner[s])], dtype=torch.int64)).tolist()
+    assert len(cover) == largest_antichain(graph) == fewest_sequences(graph)
+    assert max(graph.states_per_layer) <= len(cover) <= graph.num_states
+    assert path_cover(graph) == cover
+
+
+def test_horizon_one_needs_the_empty_path():
+    graph = StateGraph(torch.tensor([[-1, -1]]), torch.tensor([0]), ((),))
+    assert path_cover(graph) == ((),)
+    assert assigned(graph, ((),)).tolist() == [0]
+
+
+@pytest.mark.parametrize(("horizon", "S"), [(10, 6), (4, 3)])
+def test_a_spine_with_dead_ends_needs_more_paths_than_its_widest_layer(horizon, S):
+    """theory.md 3.1: private dead-end branches off a spine give w = (H - 1)(S - 2) + 1."""
+    leave = [0, *range(1, S - 1), 1]  # 0 is the spine, 1 .. S-2 its dead ends; they lead to the sink S-1 only
+    step = [[leave] + [[S - 1] * S] * (0 if h == 0 else S - 1) for h in range(horizon - 1)]
+    graph = build(step, horizon, S)
+    assert len(path_cover(graph)) == (horizon - 1) * (S - 2) + 1
+
+
+def test_a_cover_of_another_graph_is_refused():
+    graph = random_graph(3)
+    assert graph.horizon > 1 and graph.num_states > graph.horizon
+    with pytest.raises(SettingError, match="visits every state"):
+        assigned(graph, ((0,) * (graph.horizon - 1),))
+    with pytest.raises(SettingError, match="actions"):
+        assigned(graph, ((0,) * graph.horizon,))
