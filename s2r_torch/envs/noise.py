@@ -89,8 +89,13 @@ def uniforms(n: int, generators: Sequence[torch.Generator]) -> Tensor:
 
 
 def bernoulli(mean: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-    """Draws 0.0 or 1.0 with these means [B, n]; a mean of 0 or 1 is certain. Row b consumes generator b alone."""
-    return (uniforms(mean.shape[1], generators) < mean).double()
+    """Draws 0.0 or 1.0 with these means [B, n]; row b consumes generator b, but not where all its means are certain."""
+    drawn = mean.clone()
+    random = ((mean > 0) & (mean < 1)).any(-1).nonzero().flatten().tolist()
+    if random:
+        u = uniforms(mean.shape[1], [generators[b] for b in random])
+        drawn[random] = (u < mean[random]).double()
+    return drawn
 
 
 def _random_words(words: int, generators: Sequence[torch.Generator]) -> Tensor:
