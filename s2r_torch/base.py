@@ -61,7 +61,9 @@ class ProblemSpec:
                 got=f"{len(self.low)} and {len(self.high)}",
                 cause="obs_dim and the observation box disagree",
             )
-        if not all(math.isfinite(lo) and math.isfinite(hi) and lo < hi for lo, hi in zip(self.low, self.high, strict=True)):
+        if not all(
+            math.isfinite(lo) and math.isfinite(hi) and lo < hi for lo, hi in zip(self.low, self.high, strict=True)
+        ):
             raise SettingError(
                 expected="finite bounds with low < high", got=f"{self.low}, {self.high}", cause="an unbounded sensor"
             )

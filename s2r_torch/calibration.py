@@ -1,0 +1,118 @@
+r"""How far is a trained class from holding f*? Measured on simulators drawn for this alone.
+
+A trained class never holds f*, so a rule that allows for noise only would eliminate every member. Per state:
+
+    f0    = argmin_f mean_b Risk_b(f)
+    slack = quantile over b of  Risk_b(f0) - min_f Risk_b(f)
+
+stands for the squared bias b_bar^2 of the calibrated rule. This is heuristic: it measures how unevenly the best member
+fits the simulators, not its distance from f*. Because calibration simulators and judges are exchangeable, a fresh
+simulator's excess lies below the slack with probability about the quantile, and that is all that is promised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from s2r_torch.base import StateGraph
+from s2r_torch.episodes import Guard, rollout, try_actions
+from s2r_torch.errors import SettingError
+from s2r_torch.policy import greedy_actions
+from s2r_torch.predictors.ensemble import Ensemble
+from s2r_torch.rng import Seed
+
+
+@dataclass(frozen=True)
+class CalibrationSettings:
+    """Sizes of the calibration stage.
+
+    Args:
+        simulators: how many simulators are drawn for it.
+        n: samples per state and simulator.
+        n_rollouts: episodes per simulator that measure the class's overrating of itself.
+        quantile: share of simulators whose excess the slack covers, in (0, 1].
+
+    Raises:
+        SettingError: a size below 1, or a quantile out of range.
+    """
+
+    simulators: int = 32
+    n: int = 500
+    n_rollouts: int = 16
+    quantile: float = 0.9
+
+    def __post_init__(self):
+        if min(self.simulators, self.n, self.n_rollouts) < 1 or not 0 < self.quantile <= 1:
+            raise SettingError(
+                expected="sizes >= 1 and a quantile in (0, 1]", got=str(self), cause="a typo in conf/predictors"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What the calibration simulators showed."""
+
+    slack: tuple[float, ...]  # [xi] squared bias allowed at every state
+    risk: Tensor  # [F] pooled Bellman risk, summed over states
+    value_bias: float  # V_hat* of the best member minus what its policy earned
+
+    @property
+    def best(self) -> int:
+        """The member of least pooled risk."""
+        return int(self.risk.argmin())
+
+
+def bellman_table(simulators: Guard, D_hat: Tensor, ensemble: Ensemble, n: int, seed: Seed) -> tuple[Tensor, Tensor]:
+    """Bellman risks and greedy values of all members at all states, backward over layers.
+
+    Args:
+        simulators: B simulators.
+        D_hat: `[B, xi, G]` their densities.
+        ensemble: the class F.
+        n: samples per state and simulator.
+        seed: named stream.
+
+    Returns:
+        Risks [F, B, xi] and V_hat [F, B, xi], from the same samples.
+    """
+    graph: StateGraph = ensemble.problem.graph
+    evaluator = ensemble.evaluator(D_hat)
+    risks = torch.zeros(ensemble.size, len(simulators), graph.num_states, dtype=torch.float64)
+    V_hat = torch.zeros_like(risks)
+    for step in reversed(range(graph.horizon)):
+        for s in graph.states_of(step):
+            data = try_actions(simulators, graph.paths[s], n, seed.child("state", s))
+            V_next = None if step == graph.horizon - 1 else V_hat[:, :, graph.next_state[s]]
+            risks[:, :, s] = evaluator.bellman_risks(step, data, V_next)
+            V_hat[:, :, s] = evaluator.greedy_values(step, data.x)
+    return risks, V_hat
+
+
+def calibrate(
+    simulators: Guard, D_hat: Tensor, ensemble: Ensemble, settings: CalibrationSettings, seed: Seed
+) -> Calibration:
+    """Measures misspecification and overrating on calibration simulators with densities D_hat [B, xi, G].
+
+    Cost:
+        xi n + n_rollouts episodes per simulator.
+    """
+    risks, V_hat = bellman_table(simulators, D_hat, ensemble, settings.n, seed.child("table"))
+    pooled = risks.mean(1)  # [F, xi]
+    f0 = pooled.argmin(0)  # [xi]
+    xi = risks.shape[2]
+    of_best = risks[f0, :, torch.arange(xi)].T  # [B, xi]
+    excess = of_best - risks.amin(0)
+    slack = torch.quantile(excess, settings.quantile, dim=0)
+    best = int(pooled.sum(1).argmin())
+    evaluator = ensemble.subset([best]).evaluator(D_hat)
+    episodes = rollout(
+        simulators,
+        lambda step, x: greedy_actions(evaluator.q_of(0, step, x)),
+        settings.n_rollouts,
+        seed.child("rollout"),
+    )
+    bias = float(V_hat[best, :, 0].mean() - episodes.returns.mean())
+    return Calibration(tuple(slack.tolist()), pooled.sum(1), bias)

@@ -1,0 +1,81 @@
+"""Algorithm 7, Deploy: look at a world without rewards along a path cover, then act."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from s2r_torch.base import UnlabelledWorld
+from s2r_torch.coverage import assigned
+from s2r_torch.episodes import GuardedWorld, Ledger
+from s2r_torch.errors import SettingError
+from s2r_torch.policy import MetaPolicy, Policy
+
+
+@dataclass(frozen=True, eq=False)
+class Deployment:
+    """A policy for one world, and what it took to get it."""
+
+    policy: Policy
+    D_real: Tensor  # [xi, G]
+    episodes: int  # real episodes drawn
+
+
+def deploy(meta_policy: MetaPolicy, world: UnlabelledWorld, ledger: Ledger | None = None) -> Deployment:
+    """Estimates a world's densities from unlabelled episodes and conditions the policy on them (Algorithm 7, Deploy).
+
+    Args:
+        meta_policy: a trained meta-policy.
+        world: shows observations; has no reward.
+        ledger: where real episodes are counted.
+
+    Returns:
+        The policy for this world, D_real, and the number of episodes.
+
+    Raises:
+        SettingError: the world has other actions, steps or sensors than the policy was made for.
+        ObservationError: observations off the grid, not finite, or of another shape.
+
+    Paper deviation:
+        Episodes follow a path cover: w n_real of them instead of n_dist H S A, with n_real observations per state
+        (theory.md 3.1, 3.3).
+
+    Cost:
+        w n_real real-world episodes.
+    """
+    ledger = ledger or Ledger()
+    guarded = GuardedWorld(world, ledger)
+    require_same_problem(meta_policy, world)
+    observations = collect(meta_policy, guarded)
+    D_real = torch.stack([meta_policy.estimator(x) for x in observations])
+    return Deployment(meta_policy.condition(D_real), D_real, len(meta_policy.cover) * meta_policy.n_real)
+
+
+def collect(meta_policy: MetaPolicy, world: UnlabelledWorld) -> list[Tensor]:
+    """n_real observations [n_real, d] of every state, each from one sequence of the cover that passes through it."""
+    graph = meta_policy.problem.graph
+    source = assigned(graph, meta_policy.cover)
+    observations: list[Tensor] = [torch.empty(0)] * graph.num_states
+    for number, actions in enumerate(meta_policy.cover):
+        x = world.reset(meta_policy.n_real)
+        for step in range(graph.horizon):
+            state = graph.end(actions[:step])
+            if int(source[state]) == number:
+                observations[state] = x
+            if step < graph.horizon - 1:
+                x = world.step(torch.full((meta_policy.n_real,), actions[step], dtype=torch.int64))
+    return observations
+
+
+def require_same_problem(meta_policy: MetaPolicy, world: UnlabelledWorld) -> None:
+    """Raises SettingError unless the world has the actions, horizon and sensors that the policy was made for."""
+    for name in ("num_actions", "horizon", "obs_dim", "obs_names"):
+        ours, theirs = getattr(meta_policy.problem.spec, name), getattr(world.spec, name)
+        if ours != theirs:
+            raise SettingError(
+                expected=f"a world with {name} = {ours}, as the policy was trained for",
+                got=f"{theirs}",
+                cause="another world, or another version of its sensors",
+            )

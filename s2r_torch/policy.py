@@ -1,0 +1,89 @@
+"""From a predictor to actions: a meta-policy sees densities first, then acts on observations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from s2r_torch.density import DensityEstimator
+from s2r_torch.errors import ObservationError, SettingError
+from s2r_torch.predictors.ensemble import Ensemble, Evaluator
+from s2r_torch.predictors.nets import Problem
+
+
+def greedy_actions(q: Tensor) -> Tensor:
+    """pi^f(x) = argmax_a f(D, x, a), the first one on ties: [..., A] -> [...]."""
+    return q.argmax(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class MetaPolicy:
+    """A predictor and all that it takes to use it anywhere: `condition` on densities, then `act`.
+
+    Args:
+        ensemble: the survivors.
+        chosen: which of them acts, an index into `ensemble`.
+        estimator: kernel, bandwidth and grid that densities must be estimated with.
+        cover: action sequences that visit every state.
+        n_real: observations per state that a world is asked for.
+    """
+
+    ensemble: Ensemble
+    chosen: int
+    estimator: DensityEstimator
+    cover: tuple[tuple[int, ...], ...]
+    n_real: int
+
+    @property
+    def problem(self) -> Problem:
+        return self.ensemble.problem
+
+    def condition(self, D_hat: Tensor) -> Policy:
+        """The policy for one world's densities [xi, G], or for B worlds' [B, xi, G]."""
+        if not bool(torch.isfinite(D_hat).all()):
+            raise ObservationError(expected="finite densities", got="NaN or inf", cause="a damaged estimate")
+        one = D_hat.ndim == 2
+        evaluator = self.ensemble.subset([self.chosen]).evaluator(D_hat[None] if one else D_hat)
+        return Policy(evaluator, self.problem, one)
+
+    def condition_on(self, observations: Sequence[Tensor]) -> Policy:
+        """The policy for a world's observations: one tensor [n_s, d] per state, in the graph's order."""
+        xi = self.problem.graph.num_states
+        if len(observations) != xi:
+            raise ObservationError(
+                expected=f"observations at {xi} states", got=f"{len(observations)}", cause="states left out"
+            )
+        return self.condition(torch.stack([self.estimator(x) for x in observations]))
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """A meta-policy conditioned on densities: a map from (step, observation) to an action."""
+
+    _evaluator: Evaluator
+    problem: Problem
+    _one: bool
+
+    def q(self, step: int, x: Tensor) -> Tensor:
+        """f(D, x, a) for x [n, d] (one world) or [B, n, d] (B worlds): [..., A]."""
+        spec = self.problem.spec
+        if not 0 <= step < spec.horizon:
+            raise SettingError(
+                expected=f"a step in 0 .. {spec.horizon - 1}", got=str(step), cause="an episode longer than the horizon"
+            )
+        x = torch.as_tensor(x)
+        if x.ndim != (2 if self._one else 3) or x.shape[-1] != spec.obs_dim or not bool(torch.isfinite(x).all()):
+            raise ObservationError(
+                expected=f"finite observations [{'n' if self._one else 'B, n'}, {spec.obs_dim}]",
+                got=f"shape {list(x.shape)}, all finite: {bool(torch.isfinite(x).all())}",
+                cause="a missing batch axis, another sensor, or a broken one",
+            )
+        q = self._evaluator.q_of(0, step, x[None] if self._one else x)
+        return q[0] if self._one else q
+
+    def act(self, step: int, x: Tensor) -> Tensor:
+        """Greedy actions for x [n, d] or [B, n, d]: [...] int64."""
+        return greedy_actions(self.q(step, x))

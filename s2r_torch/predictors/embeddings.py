@@ -1,0 +1,47 @@
+"""Features of densities that are 1-Lipschitz in the sup norm by construction (DESIGN.md section 4).
+
+Each function below moves by at most max |D - D'| when D does, so a network on top needs no further certificate than
+that of its own layers. None has parameters.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def look_up(D: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    """The densities of several states at given points, by multilinear interpolation (a convex combination of nodes).
+
+    Args:
+        D: `[B, S, G]`.
+        index: `[B, n, c]` int64, the c = 2^d nodes around each point.
+        weight: `[B, n, c]` their weights, >= 0, summing to 1 on the grid and to 0 off it.
+
+    Returns:
+        `[B, n, S]`.
+    """
+    batch, states, _ = D.shape
+    _, n, corners = index.shape
+    flat = index.reshape(batch, 1, n * corners).expand(batch, states, n * corners)
+    values = D.gather(2, flat).view(batch, states, n, corners)
+    return torch.einsum("bsnc,bnc->bns", values, weight.to(D.dtype))
+
+
+def sorted_values(D: Tensor, ranks: Tensor) -> Tensor:
+    """Chosen ranks [r] of the values of D [..., G] in decreasing order: [..., r]; they see a shape wherever it lies."""
+    return D.sort(-1, descending=True).values[..., ranks]
+
+
+def linear_functionals(D: Tensor, functionals: Tensor) -> Tensor:
+    """Linear functionals [m, G] of D [..., G], each divided by its l1 norm: [..., m]."""
+    unit = functionals / functionals.abs().sum(-1, keepdim=True)
+    return D @ unit.to(D.dtype).T
+
+
+def layer_means(values: Tensor, layer: Tensor) -> Tensor:
+    """The average over the states of every layer: values [B, xi, ...], layer [xi] -> [B, H, ...]."""
+    horizon = int(layer.max()) + 1
+    member = torch.nn.functional.one_hot(layer, horizon).to(values.dtype)  # [xi, H]
+    member = member / member.sum(0)
+    return torch.einsum("bs...,sh->bh...", values, member)

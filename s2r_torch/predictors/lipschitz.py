@@ -1,0 +1,144 @@
+"""Layers of F stacked networks whose sup-norm Lipschitz constants are known by construction.
+
+Assumption 4 is a bound in the sup norm, so what counts of a weight matrix is its l_inf -> l_inf norm, the largest row
+sum of |W| (networks.md). A stacked layer keeps the weights of all F members in one tensor and normalises them in
+forward; nothing is projected after a step, and certificates are computed from the effective weights in float64.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+SAFETY = 1 + 2**-20  # float32 rows would otherwise exceed their bound by up to 2e-7
+
+
+def normalise_rows(weight: Tensor, constants: Tensor | None = None, bound: float = 1.0) -> Tensor:
+    r"""Scales rows down so that the map is `bound`-Lipschitz from inputs with these constants to the sup norm.
+
+        row_norm[k] = sum_j |weight[k, j]| constants[j];   result[k] = weight[k] / max(1, row_norm[k] / bound)
+
+    Args:
+        weight: `[..., out, in]`.
+        constants: `[in]` Lipschitz constant of each input, default 1.
+        bound: the Lipschitz constant wanted, > 0.
+
+    Returns:
+        The effective weight, same shape.
+    """
+    size = weight.abs() if constants is None else weight.abs() * constants
+    return weight / (size.sum(-1, keepdim=True) * (SAFETY / bound)).clamp(min=1.0)
+
+
+def row_norms(weight: Tensor, constants: Tensor | None = None) -> Tensor:
+    """The certified constant of effective weights `[F, out, in]`: the largest weighted row sum [F], in float64."""
+    size = weight.detach().double().abs()
+    if constants is not None:
+        size = size * constants.double()
+    return size.sum(-1).amax(-1) if size.shape[-1] else size.new_zeros(size.shape[0])
+
+
+def maxmin(x: Tensor, dim: int = -1) -> Tensor:
+    """MaxMin on contiguous halves: (max(a, b), min(a, b)); 1-Lipschitz in the sup norm, and keeps gradients alive.
+
+    Computed as ((a + b) + |a - b|, (a + b) - |a - b|) / 2, whose gradient is much cheaper than that of max and min.
+    """
+    a, b = x.chunk(2, dim)
+    middle, gap = a + b, (a - b).abs()
+    return torch.cat([middle + gap, middle - gap], dim) / 2
+
+
+def rotate_outputs(weight: Tensor, dim: int = -2) -> Tensor:
+    """Makes a layer give (a - b, a + b) where it gave halves (a, b): one half of MaxMin, folded into the weights."""
+    a, b = weight.chunk(2, dim)
+    return torch.cat([a - b, a + b], dim)
+
+
+def after_maxmin(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """weight MaxMin(a, b) + bias, given u = (a - b, a + b) [F, n, in]: only |a - b| is not linear (networks.md)."""
+    gap, middle = u.chunk(2, -1)
+    upper, lower = weight.chunk(2, -1)
+    y = torch.baddbmm(bias, middle, (upper + lower).mT / 2)
+    return torch.baddbmm(y, gap.abs(), (upper - lower).mT / 2)
+
+
+class StackedLinear(nn.Module):
+    """F linear layers side by side: [F, n, in] -> [F, n, out].
+
+    Args:
+        members: F.
+        inputs: input size; 0 is allowed and gives the bias alone.
+        outputs: output size.
+        generator: draws the initial weights; consumed.
+        bound: rows are normalised to this Lipschitz constant; None leaves the layer free.
+        bias: whether to add a free bias.
+    """
+
+    def __init__(
+        self,
+        members: int,
+        inputs: int,
+        outputs: int,
+        generator: torch.Generator,
+        *,
+        bound: float | None = 1.0,
+        bias: bool = True,
+    ):
+        super().__init__()
+        scale = 1 / math.sqrt(max(1, inputs))
+        self.weight = nn.Parameter((torch.rand(members, outputs, inputs, generator=generator) * 2 - 1) * scale)
+        self.bias = nn.Parameter((torch.rand(members, 1, outputs, generator=generator) - 0.5) * scale) if bias else None
+        self.bound = bound
+
+    def effective(self, constants: Tensor | None = None) -> Tensor:
+        """The weights that are used, [F, out, in]."""
+        return self.weight if self.bound is None else normalise_rows(self.weight, constants, self.bound)
+
+    def forward(self, x: Tensor, constants: Tensor | None = None) -> Tensor:
+        return affine(x, self.effective(constants), self.bias)
+
+    def norm(self, constants: Tensor | None = None) -> Tensor:
+        """Certified Lipschitz constant [F], float64; infinite for a free layer is never asked for."""
+        return row_norms(self.effective(constants), constants)
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x W' + b for stacked weights [F, out, in]; x [F, n, in], or [n, in] shared by all members."""
+    members, outputs, inputs = weight.shape
+    if x.ndim == 2:  # one product for all members: their weights are rows of one matrix
+        y = (x @ weight.reshape(members * outputs, inputs).T).view(-1, members, outputs).transpose(0, 1)
+        return y if bias is None else y + bias
+    return x @ weight.mT if bias is None else torch.baddbmm(bias, x, weight.mT)
+
+
+class StackedConv(nn.Module):
+    """F convolutions side by side over C channels of 1-D or 2-D maps: [B, F * C, ...] -> [B, F * outputs, ...].
+
+    The l_inf norm of a convolution is the sum of |weights| over input channels and taps, so rows are normalised as in
+    `StackedLinear`. Padding with zeros keeps the bound.
+    """
+
+    def __init__(
+        self, members: int, inputs: int, outputs: int, taps: int, obs_dim: int, stride: int, generator: torch.Generator
+    ):
+        super().__init__()
+        shape = (members * outputs, inputs, *[taps] * obs_dim)
+        scale = 1 / math.sqrt(inputs * taps**obs_dim)
+        self.weight = nn.Parameter((torch.rand(shape, generator=generator) * 2 - 1) * scale)
+        self.bias = nn.Parameter((torch.rand(members * outputs, generator=generator) - 0.5) * scale)
+        self.members, self.stride, self.padding = members, stride, taps // 2
+        self.convolve = {1: nn.functional.conv1d, 2: nn.functional.conv2d, 3: nn.functional.conv3d}[obs_dim]
+
+    def effective(self) -> Tensor:
+        return normalise_rows(self.weight.flatten(1)).view_as(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.convolve(
+            x, self.effective(), self.bias, stride=self.stride, padding=self.padding, groups=self.members
+        )
+
+    def norm(self) -> Tensor:
+        """Certified Lipschitz constant [F], float64."""
+        return row_norms(self.effective().flatten(1).view(self.members, -1, self.weight[0].numel()))

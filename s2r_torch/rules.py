@@ -1,0 +1,188 @@
+r"""Elimination rules: which predictors survive one call of TD-Eliminate (Algorithm 5, line 5).
+
+With residual h_f = f - V_hat, excess g_f = h_f - h_{f*} and bias bound b_bar >= |h_{f*} - rho| (theory.md 2.1):
+
+    paper       Risk_b(f) <= min Risk_b + 2 phi^2 + 8 phi   + (22 / n) log(2 F B / delta)    for every simulator b
+    erratum     Risk_b(f) <= min Risk_b + 2 phi^2 + 8 phi^2 + (22 / n) log(2 F B / delta)    for every simulator b
+    sharp       Risk_b(f) <= min Risk_b + (b_bar + width sqrt(L / (2 n)))^2                  for every simulator b
+    pairwise    Risk_b(f) - Risk_b(g) <= K d - d^2 for all g, b,  d = ||h_f - h_g||_n,  K = 2 b_bar + width sqrt(2 L / n)
+    pooled      mean_b Risk_b(f) <= min + (b_bar + width sqrt(L' / (2 n B)))^2
+    calibrated  pooled, with b_bar = sqrt(slack) measured on calibration simulators: heuristic
+
+where L = log(4 F B / delta), L' = log(F / delta). All but `paper` are proved to keep f* with probability 1 - delta / 4
+(theory.md 2.3, 2.6) when b_bar holds; `paper` keeps it too, and keeps far too much (theory.md F2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from s2r_torch.errors import SettingError
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What one call of TD-Eliminate measured, for the F' members alive at entry."""
+
+    risks: Tensor  # [F', B]
+    n: int  # samples per simulator
+    distances: Callable[[], Tensor]  # () -> ||h_f - h_g||_n, [F', F', B]; computed only if asked for
+
+
+@dataclass(frozen=True)
+class RuleSettings:
+    """What every rule is told.
+
+    Args:
+        phi: accuracy of the estimates, in units of total episode reward (paper and erratum).
+        b_bar: bound on f*'s bias; in pooled rules, on its root mean square.
+        num_members: F at the start of the run, for union bounds (theory.md 1.3).
+        delta: failure probability of this call, in (0, 1).
+        reward_width: width of the reward's range, rho_R.
+        residual_width: sup |g_f|, at most 2 (1 in the last layer).
+
+    Raises:
+        SettingError: a number out of range.
+    """
+
+    phi: float
+    b_bar: float
+    num_members: int
+    delta: float
+    reward_width: float = 1.0
+    residual_width: float = 2.0
+
+    def __post_init__(self):
+        if not (self.phi >= 0 and self.b_bar >= 0 and self.num_members >= 1 and 0 < self.delta < 1):
+            raise SettingError(
+                expected="phi, b_bar >= 0, num_members >= 1 and delta in (0, 1)",
+                got=str(self),
+                cause="a budget that was not validated",
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """The outcome of a rule.
+
+    `accuracy` bounds ||f - f* - (V_hat^f - V_hat^f*)||_2 for every survivor, on every simulator (on average over
+    simulators for pooled rules), where the rule is proved; infinite otherwise.
+    """
+
+    keep: Tensor  # [F'] bool
+    threshold: float  # excess risk allowed; for pairwise, K^2 / 4, the most it ever allows
+    accuracy: float
+
+
+Rule = Callable[[Evidence, RuleSettings], Verdict]
+
+
+def paper(evidence: Evidence, settings: RuleSettings) -> Verdict:
+    """The box as printed. Safe, but its accuracy claim is false (theory.md F2): survivors may err by sqrt(phi).
+
+    Paper deviation:
+        None. What is proved is E[Y] <= 66 phi^2 + 64 phi, so `accuracy` is its root.
+    """
+    tau = 2 * settings.phi**2 + 8 * settings.phi + _box_noise(evidence, settings)
+    return _per_simulator(evidence, tau, math.sqrt(66 * settings.phi**2 + 64 * settings.phi))
+
+
+def erratum(evidence: Evidence, settings: RuleSettings) -> Verdict:
+    """The box with 8 phi replaced by 8 phi^2: all four claims of Theorem TD-Eliminate hold (theory.md 2.3).
+
+    Paper deviation:
+        One exponent. phi is raised to 2 b_bar / 3 where a larger bias is declared.
+    """
+    phi = max(settings.phi, 2 * settings.b_bar / 3)
+    tau = 2 * phi**2 + 8 * phi**2 + _box_noise(evidence, settings)
+    return _per_simulator(evidence, tau, _accuracy(evidence, settings, tau))
+
+
+def sharp(evidence: Evidence, settings: RuleSettings) -> Verdict:
+    """The smallest threshold of its form that is safe: K^2 / 4 (theory.md 2.3)."""
+    tau = (settings.b_bar + _noise(evidence, settings) / 2) ** 2
+    return _per_simulator(evidence, tau, _accuracy(evidence, settings, tau))
+
+
+def pairwise(evidence: Evidence, settings: RuleSettings) -> Verdict:
+    """Tests every pair at its own distance; never weaker than `sharp`. Cost O(F^2 n) per simulator (theory.md 2.3)."""
+    K = 2 * settings.b_bar + _noise(evidence, settings)
+    distance = evidence.distances()
+    excess = evidence.risks[:, None] - evidence.risks[None]
+    keep = (excess <= K * distance - distance.square() + 1e-12).all(2).all(1)
+    return Verdict(keep, K**2 / 4, _in_mean_square(K, evidence, settings))
+
+
+def pooled(evidence: Evidence, settings: RuleSettings) -> Verdict:
+    """Averages risks over simulators: noise shrinks by sqrt(B); the accuracy holds on average only (theory.md 2.6)."""
+    n = evidence.n * evidence.risks.shape[1]
+    noise = settings.reward_width * math.sqrt(math.log(settings.num_members / settings.delta) / (2 * n))
+    tau = (settings.b_bar + noise) ** 2
+    risk = evidence.risks.mean(1)
+    K = 2 * (settings.b_bar + noise)
+    norm = (1 + math.sqrt(2)) * K / 2
+    return Verdict(risk <= risk.min() + tau, tau, _in_mean_square(norm, evidence, settings, n))
+
+
+def calibrated(evidence: Evidence, settings: RuleSettings) -> Verdict:
+    """`pooled` with the misspecification of a trained class measured on calibration simulators. Heuristic."""
+    verdict = pooled(evidence, settings)
+    return Verdict(verdict.keep, verdict.threshold, math.inf)
+
+
+RULES: dict[str, Rule] = {
+    "paper": paper,
+    "erratum": erratum,
+    "sharp": sharp,
+    "pairwise": pairwise,
+    "pooled": pooled,
+    "calibrated": calibrated,
+}
+
+
+def rule_named(name: str) -> Rule:
+    """The rule of that name."""
+    if name not in RULES:
+        raise SettingError(expected=f"one of the rules {sorted(RULES)}", got=repr(name), cause="a typo")
+    return RULES[name]
+
+
+def _log_term(evidence: Evidence, settings: RuleSettings) -> float:
+    return math.log(4 * settings.num_members * evidence.risks.shape[1] / settings.delta)
+
+
+def _noise(evidence: Evidence, settings: RuleSettings) -> float:
+    """s = reward width x sqrt(2 L / n)."""
+    return settings.reward_width * math.sqrt(2 * _log_term(evidence, settings) / evidence.n)
+
+
+def _box_noise(evidence: Evidence, settings: RuleSettings) -> float:
+    return 22 / evidence.n * math.log(2 * settings.num_members * evidence.risks.shape[1] / settings.delta)
+
+
+def _per_simulator(evidence: Evidence, tau: float, accuracy: float) -> Verdict:
+    lowest = evidence.risks.min(0).values
+    return Verdict((evidence.risks <= lowest + tau).all(1), tau, accuracy)
+
+
+def _accuracy(evidence: Evidence, settings: RuleSettings, tau: float) -> float:
+    """||g||_n <= (K + sqrt(K^2 + 4 tau)) / 2 by (E1), then ||g||_2 by (E2)."""
+    K = 2 * settings.b_bar + _noise(evidence, settings)
+    return _in_mean_square((K + math.sqrt(K**2 + 4 * tau)) / 2, evidence, settings)
+
+
+def _in_mean_square(norm_n: float, evidence: Evidence, settings: RuleSettings, n: int | None = None) -> float:
+    """(E2): ||g||_2 <= (m s_0 + sqrt(m^2 s_0^2 + 4 ||g||_n^2)) / 2, s_0 = sqrt(2 L / n) (theory.md 2.2)."""
+    noise = settings.residual_width * math.sqrt(2 * _log_term(evidence, settings) / (n or evidence.n))
+    return (noise + math.sqrt(noise**2 + 4 * norm_n**2)) / 2
+
+
+def a_posteriori_accuracy(evidence: Evidence, keep: Tensor, settings: RuleSettings) -> float:
+    """The accuracy that the survivors' own spread shows, given that f* is one of them (theory.md 2.7)."""
+    survivors = evidence.distances()[keep][:, keep]
+    return _in_mean_square(float(torch.as_tensor(survivors).max()), evidence, settings)
