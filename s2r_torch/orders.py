@@ -94,7 +94,7 @@ class Crossing:
     epsilon: float
 
 
-OURS = ("real", "real_cover", "real_sweep")
+OURS = ("real_as_stated", "real", "real_cover", "real_sweep")
 WITH_REWARD = ("krishnamurthy2016", "jiang2017")
 
 

@@ -55,13 +55,15 @@ class Setting:
                 raise SettingError(expected=f"{name}: an integer >= 1", got=repr(value), cause="an empty problem")
         for name in ("epsilon", "delta", "order", "lipschitz_bound", "density_constant", "zeta"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
+            if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
                 raise SettingError(
                     expected=f"{name}: a finite number > 0", got=repr(value), cause="a sign or unit error"
                 )
+        if not isinstance(self.obs_dim, int) or self.obs_dim < 0:
+            raise SettingError(expected="obs_dim: an integer >= 1", got=repr(self.obs_dim), cause="a fractional size")
         if self.cover_width is None:
             object.__setattr__(self, "cover_width", self.max_num_states)
-        if not 1 <= self.cover_width <= self.max_num_states:
+        if not (isinstance(self.cover_width, int) and 1 <= self.cover_width <= self.max_num_states):
             raise SettingError(
                 expected=f"cover_width in 1 .. {self.max_num_states} (H S)",
                 got=repr(self.cover_width),

@@ -241,11 +241,15 @@ def test_all_broken_assumptions_are_told_at_once():
         {"num_members": 2.5},
         {"num_actions": True},
         {"epsilon": 0.0},
+        {"epsilon": "a tenth"},
         {"delta": -0.1},
         {"zeta": math.nan},
         {"lipschitz_bound": math.inf},
         {"cover_width": 5},
         {"cover_width": 0},
+        {"obs_dim": 1.5},
+        {"obs_dim": -1},
+        {"cover_width": 1.5},
     ],
 )
 def test_impossible_settings_are_refused(change):
@@ -430,7 +434,7 @@ def test_consensus_values_count_where_there_is_consensus():
 def test_crossings_are_where_the_orders_are_equal():
     setting = setting_of("medium")
     found = crossings(setting)
-    assert len(found) == 6
+    assert len(found) == 8
     for crossing in found:
         for factor, cheaper in ((0.9, crossing.cheaper_below), (1.1, crossing.cheaper_above)):
             orders = leading_orders(replace(setting, epsilon=factor * crossing.epsilon))
