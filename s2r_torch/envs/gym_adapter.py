@@ -258,8 +258,8 @@ class GymEpisode:
             path: actions.
             disturb: replace the environment's random generator after the reset, so that a fixed seed cannot hide noise.
         """
-        seen = [((), None, self.reset(), 0.0, False)]
-        seen[0] = ((), copy.deepcopy(self.observation), *seen[0][2:])
+        latent = self.reset()
+        seen = [((), copy.deepcopy(self.observation), latent, 0.0, False)]
         if disturb:
             self.env.unwrapped.np_random = np.random.default_rng(len(path) + 1)
         for i, action in enumerate(path, start=1):
@@ -305,4 +305,4 @@ def plain_reward(reward: object) -> float:
     numbers = np.asarray(reward, dtype=np.float64)
     if numbers.size != 1 or not np.isfinite(numbers).all():
         raise RewardError(expected="one finite reward", got=str(reward), cause="a vector of rewards, or a fault")
-    return float(numbers.reshape(()) if numbers.ndim == 0 else numbers.ravel()[0])
+    return numbers.item()

@@ -259,6 +259,7 @@ class Mixture:
             high=(float(self.num_cells),),
             obs_names=("x",),
             zeta=self.constants().zeta,
+            reward_width=self.payment,
         )
 
     def _validate(self) -> None:
