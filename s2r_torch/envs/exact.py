@@ -68,19 +68,23 @@ def open_loop(truth: GroundTruth) -> tuple[Path, float]:
     T is shared and deterministic, so a list of actions visits fixed states: dynamic programming on the rewards averaged
     over theta and x (DESIGN.md: the first baseline).
     """
-    reward = (truth.weight[..., None] * truth.reward).sum(2).mean(0)  # [xi, A]
-    value, best = [0.0] * truth.graph.num_states, [0] * truth.graph.num_states
-    for step in reversed(range(truth.graph.horizon)):
-        for state in truth.graph.states_of(step):
+    return best_list(truth.graph, (truth.weight[..., None] * truth.reward).sum(2).mean(0))
+
+
+def best_list(graph: StateGraph, reward: Tensor) -> tuple[Path, float]:
+    """The best fixed list of H actions and its value, for mean rewards [xi, A]."""
+    value, best = [0.0] * graph.num_states, [0] * graph.num_states
+    for step in reversed(range(graph.horizon)):
+        for state in graph.states_of(step):
             totals = [
                 float(r) + (value[s] if s >= 0 else 0.0)
-                for r, s in zip(reward[state], truth.graph.next_state[state].tolist(), strict=True)
+                for r, s in zip(reward[state], graph.next_state[state].tolist(), strict=True)
             ]
             value[state] = max(totals)
             best[state] = totals.index(value[state])
     path: Path = ()
-    for _ in range(truth.graph.horizon):
-        path += (best[truth.graph.end(path)],)
+    for _ in range(graph.horizon):
+        path += (best[graph.end(path)],)
     return path, value[0]
 
 

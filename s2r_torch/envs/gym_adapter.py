@@ -30,7 +30,7 @@ Prior = Callable[[int, torch.Generator], Tensor]  # n -> theta [n, k], float64
 Make = Callable[[Tensor], gymnasium.Env]  # theta [k] -> environment
 Latent = Callable[[gymnasium.Env, object], Sequence[float]]  # (unwrapped environment, raw observation) -> numbers
 
-PROBES = 4  # random paths that are run twice before simulators are trusted
+PROBES = 4  # random paths, and up to as many constant ones, that are run again before simulators are trusted
 
 
 def observed_numbers(env: gymnasium.Env, observation: object) -> list[float]:
@@ -193,13 +193,15 @@ class GymFamily:
                 self._trusted.add(key)
 
     def _traces(self, theta: Tensor) -> list:
-        """What is seen along random paths, the same in two instances, one of them with other random numbers inside."""
-        shape, generator = (PROBES, self.spec.horizon), torch.Generator().manual_seed(0)
-        paths = torch.randint(self.spec.num_actions, shape, generator=generator).tolist()
+        """What is seen along some paths: the same again, and in another instance with other random numbers inside."""
+        A, H = self.spec.num_actions, self.spec.horizon
+        paths = torch.randint(A, (PROBES, H), generator=torch.Generator().manual_seed(0)).tolist()
+        paths += [[a] * H for a in range(min(A, PROBES))]
         one, other = self.episode(theta), self.episode(theta)
         traces = [one.trace(path) for path in paths]
-        again = [other.trace(path, disturb=True) for path in paths]
-        require_same(traces, again, "dynamics or starts are random (is_slippery=False? reset_options? reset noise 0?)")
+        disturbed = [other.trace(path, disturb=i) for i, path in enumerate(paths)]
+        for again in ([one.trace(path) for path in paths], disturbed):
+            require_same(traces, again, "dynamics or starts are random (is_slippery? reset_options? reset noise?)")
         one.env.close(), other.env.close()
         return traces
 
@@ -251,17 +253,18 @@ class GymEpisode:
         reward = plain_reward(self.move(action))
         return self.latent(), reward, self.ended
 
-    def trace(self, path: Sequence[int], *, disturb: bool = False) -> list[tuple]:
+    def trace(self, path: Sequence[int], *, disturb: int | None = None) -> list[tuple]:
         """(actions, raw observation, latent numbers, raw reward, ended) from the start to the end of a path.
 
         Args:
             path: actions.
-            disturb: replace the environment's random generator after the reset, so that a fixed seed cannot hide noise.
+            disturb: seed of a random generator that replaces the environment's own after the reset, so that the fixed
+                seed of resets cannot hide noise in the dynamics.
         """
         latent = self.reset()
         seen = [((), copy.deepcopy(self.observation), latent, 0.0, False)]
-        if disturb:
-            self.env.unwrapped.np_random = np.random.default_rng(len(path) + 1)
+        if disturb is not None:
+            self.env.unwrapped.np_random = np.random.default_rng(disturb)
         for i, action in enumerate(path, start=1):
             latent, reward, ended = self.step(action)
             seen.append((tuple(path[:i]), copy.deepcopy(self.observation), latent, reward, ended))
