@@ -241,6 +241,8 @@ class Plan:
         phi_rollouts: how much a measured policy value may deviate; 0 (sweep).
         phi_real: C_L times the density error in the real world.
         delta_real: probability that one real world's estimate is worse, as part of epsilon; 0 when part of delta.
+        n_real_floor: least n_real at which the density bound holds at all, n^(2a) >= log n + l (theory.md 7); a smaller
+            n_real is what the formula says, and no advice.
         merge_threshold: epsilon_dist = zeta / 2 (Algorithm 2, line 1).
         guarantee: the sum of the proof's error terms, at most epsilon; None (paper), whose proof has a gap (F2).
         audit: numbers of the audit (paper only).
@@ -260,6 +262,7 @@ class Plan:
     phi_rollouts: float
     phi_real: float
     delta_real: float
+    n_real_floor: int
     merge_threshold: float
     guarantee: float | None
     audit: PaperAudit | None = None

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from s2r_torch.budget import C_TD, RHO, SCHEDULES, Accuracy, Budget, accuracy_of, practical
+from s2r_torch.budget import C_TD, RHO, Budget, accuracy_of, practical
 from s2r_torch.errors import AssumptionError
 from s2r_torch.plan import Episodes, PaperAudit, Plan, Setting, Survivors, Thresholds
 from s2r_torch.sample_sizes import (
@@ -26,24 +26,7 @@ from s2r_torch.sample_sizes import (
     precision,
 )
 
-__all__ = [
-    "C_TD",
-    "RHO",
-    "SCHEDULES",
-    "Accuracy",
-    "Budget",
-    "Episodes",
-    "PaperAudit",
-    "Plan",
-    "Setting",
-    "Survivors",
-    "Thresholds",
-    "accuracy_of",
-    "loops",
-    "paper",
-    "practical",
-    "sweep",
-]
+__all__ = ["C_TD", "RHO", "Budget", "Plan", "Setting", "accuracy_of", "loops", "paper", "practical", "sweep"]
 
 
 def paper(setting: Setting, *, check_range: bool = True) -> Plan:
@@ -82,7 +65,8 @@ def paper(setting: Setting, *, check_range: bool = True) -> Plan:
         B = ceiling(_paper_simulators(t, phi, t.delta))
         quarter = t.delta / 4
         delta_td, delta_consensus = quarter / 2 / t.HS, quarter / 2 / t.HSA
-        n_dist = t.density_samples(phi / 2, t.C_L * t.C_dist, (B + 1) * t.HSA / quarter)
+        densities = (B + 1) * t.HSA / quarter
+        n_dist = t.density_samples(phi / 2, t.C_L * t.C_dist, densities)
         audit = _audit(t, phi, B, quarter)
         budget = _budget(
             "paper",
@@ -118,6 +102,7 @@ def paper(setting: Setting, *, check_range: bool = True) -> Plan:
             phi_rollouts=float(t.epsilon / 8),
             phi_real=float(phi / 2),
             delta_real=0.0,
+            n_real_floor=t.density_samples(exact(1), exact(1), densities),
             guarantee=None,
             audit=audit,
         )
@@ -155,7 +140,8 @@ def loops(setting: Setting, *, check_range: bool = True) -> Plan:
         B = ceiling(log(2 * (t.F + 1) / quarter) / (2 * small**2))
         delta_td, delta_consensus = quarter / 2 / t.HS, quarter / 2 / t.HSA
         radius = min(phi / (2 * t.C_L), t.zeta / 4)
-        n_dist = t.density_samples(radius, t.C_dist, (B + 1) * t.HSA / quarter)
+        densities = (B + 1) * t.HSA / quarter
+        n_dist = t.density_samples(radius, t.C_dist, densities)
         budget = _budget(
             "loops",
             setting,
@@ -188,6 +174,7 @@ def loops(setting: Setting, *, check_range: bool = True) -> Plan:
             phi_rollouts=float(small),
             phi_real=float(phi / 2),
             delta_real=0.0,
+            n_real_floor=t.density_samples(exact(1), exact(1), densities),
             guarantee=float(t.epsilon / 2 + 3 * small + (t.H * t.kappa + 1) * phi),
         )
 
@@ -262,6 +249,7 @@ def sweep(setting: Setting, *, check_range: bool = True) -> Plan:
             phi_rollouts=0.0,
             phi_real=float(phi_real),
             delta_real=float(delta_real),
+            n_real_floor=t.density_samples(exact(1), exact(1), t.HS / delta_real),
             guarantee=float((t.H**2 * t.kappa + t.H) * phi + 2 * t.H * phi_real + delta_real + t.epsilon / 8),
         )
 

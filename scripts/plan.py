@@ -138,10 +138,20 @@ def budget_table(plans: dict[str, Plan]) -> Table:
     }
     for name, values in rows.items():
         table.add_section() if name is None else table.add_row(name, *map(number, values))
-    if not all(plan.in_range for plan in plans.values()):
-        outside = ", ".join(name for name, plan in plans.items() if not plan.in_range)
-        table.caption = f"Outside the assumptions: {outside}. The formulas are computed, nothing is promised."
+    table.caption = "\n".join(notes(plans)) or None
     return table
+
+
+def notes(plans: dict[str, Plan]) -> list[str]:
+    """What a reader of the table must know."""
+    found = []
+    outside = ", ".join(name for name, plan in plans.items() if not plan.in_range)
+    if outside:
+        found.append(f"Outside the assumptions: {outside}. Computed, but nothing is promised.")
+    for name, plan in plans.items():
+        if plan.budget.n_real < plan.n_real_floor:
+            found.append(f"n_real of {name} is no advice: the density bound needs {number(plan.n_real_floor)} or more.")
+    return found
 
 
 def order_table(setting: Setting) -> Table:

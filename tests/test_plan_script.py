@@ -57,9 +57,10 @@ def test_settings_outside_the_assumptions(tmp_path):
     done = run(tmp_path, "order=0.5")
     assert done.returncode == 1 and not done.stdout
     assert "Assumption 3" in done.stderr and "Traceback" not in done.stderr
-    done = run(tmp_path, "order=0.5", "check_range=false", "figure=null")
+    done = run(tmp_path, "order=0.5", "check_range=false", "figure=null", "lipschitz_bound=1e-4")
     assert done.returncode == 0, done.stderr
     assert "Outside the assumptions: paper, loops, sweep" in done.stdout
+    assert "n_real of sweep is no advice" in done.stdout
     assert not list(tmp_path.iterdir())
 
 

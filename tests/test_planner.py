@@ -340,6 +340,15 @@ def test_theorem_r_adds_up(name):
     assert accuracy.loss == pytest.approx([(2 * (horizon - h) - 1) * kappa_phi for h in range(horizon)], rel=1e-4)
 
 
+def test_an_n_real_for_which_the_density_bound_fails_is_told():
+    """theory.md 7: golden n_dist_real = 1 is formula output; n^(2a) >= log n + l is needed as well."""
+    plan, log_term = sweep(setting_of("tiny_CL_merge_binds")), math.log(8 * 12 / 0.3)
+    assert plan.budget.n_real == 1 < plan.n_real_floor
+    assert plan.n_real_floor**0.75 >= math.log(plan.n_real_floor) + log_term
+    assert (plan.n_real_floor - 1) ** 0.75 < math.log(plan.n_real_floor - 1) + log_term
+    assert sweep(setting_of("small")).n_real_floor < sweep(setting_of("small")).budget.n_real
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_theorem_l_adds_up(name):
     assert loops(setting_of(name)).guarantee <= setting_of(name).epsilon * (1 + 1e-12)
