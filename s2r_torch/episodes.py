@@ -53,23 +53,23 @@ class Guard:
         return len(self.ids)
 
     def reset(self, n: int, generators: Sequence[torch.Generator]) -> Tensor:
-        if n < 1:
-            raise SettingError(expected="n >= 1 episodes", got=str(n), cause="an empty budget")
+        _require_episodes(n)
         self.ledger.add(self.purpose, n * len(self.ids))
         self._total = torch.zeros(len(self.ids), n, dtype=torch.float64)
         self._actions = []
         return self._checked(_call(self.inner.reset, "reset", self.ids, n, generators))
 
     def step(self, actions: Tensor) -> tuple[Tensor | None, Tensor]:
-        if int(actions.min()) < 0 or int(actions.max()) >= self.spec.num_actions:
-            raise SettingError(
-                expected=f"actions in 0 .. {self.spec.num_actions - 1}",
-                got=f"{int(actions.min())} .. {int(actions.max())}",
-                cause="a policy made for another problem",
-            )
+        self._check_actions(actions)
         self._actions.append(actions)
         x, reward = _call(self.inner.step, "step", self.ids, actions)
         reward = torch.as_tensor(reward, dtype=torch.float64) / self.spec.reward_scale
+        if reward.shape != self._total.shape:
+            raise RewardError(
+                expected=f"rewards of shape {list(self._total.shape)}",
+                got=str(list(reward.shape)),
+                cause="one reward per simulator and episode is wanted",
+            )
         self._total = self._total + reward
         bad = ~((reward >= -REWARD_TOLERANCE) & (self._total <= 1 + REWARD_TOLERANCE))
         if bool(bad.any()):
@@ -78,6 +78,12 @@ class Guard:
                 expected="rewards >= 0 whose total over an episode is at most 1",
                 got=f"reward {float(reward[b, i]):g}, total {float(self._total[b, i]):g} {self._where(b, i)}",
                 cause="rewards are not scaled (give the family a reward_scale), or not finite",
+            )
+        if x is None and len(self._actions) < self.spec.horizon:
+            raise SimulatorError(
+                expected=f"an episode of {self.spec.horizon} actions",
+                got=f"its end after {len(self._actions)}",
+                cause="an environment that ends early: pad it with an absorbing state that pays nothing",
             )
         return (None if x is None else self._checked(x)), reward
 
@@ -88,7 +94,22 @@ class Guard:
         """The same simulators, counted under another name."""
         return Guard(self.inner, self.ledger, purpose)
 
+    def _check_actions(self, actions: Tensor) -> None:
+        if actions.shape != self._total.shape or actions.dtype != torch.int64:
+            raise SettingError(
+                expected=f"int64 actions of shape {list(self._total.shape)}",
+                got=f"{actions.dtype} of shape {list(actions.shape)}",
+                cause="action values instead of their argmax, a missing axis, or a step before reset",
+            )
+        if int(actions.min()) < 0 or int(actions.max()) >= self.spec.num_actions:
+            raise SettingError(
+                expected=f"actions in 0 .. {self.spec.num_actions - 1}",
+                got=f"{int(actions.min())} .. {int(actions.max())}",
+                cause="a policy made for another problem",
+            )
+
     def _checked(self, x: Tensor) -> Tensor:
+        _require_real("the simulator's sensor model", x)
         check_shape("observations", x, (*self._total.shape, self.spec.obs_dim), "the simulator's sensor model")
         bad = ~torch.isfinite(x).all(-1)
         if bool(bad.any()):
@@ -113,6 +134,7 @@ class GuardedWorld:
         self._n = 0
 
     def reset(self, n: int) -> Tensor:
+        _require_episodes(n)
         self._n = n
         self.ledger.add(self.purpose, n)
         return self._checked(_call(self.inner.reset, "reset", ("real",), n))
@@ -121,6 +143,7 @@ class GuardedWorld:
         return self._checked(_call(self.inner.step, "step", ("real",), actions))
 
     def _checked(self, x: Tensor) -> Tensor:
+        _require_real("the world's sensors", x)
         check_shape("observations", x, (self._n, self.spec.obs_dim), "the world and the policy differ in sensors")
         if not bool(torch.isfinite(x).all()):
             raise ObservationError(
@@ -179,6 +202,18 @@ def rollout(simulators: Guard, act: Act, n: int, seed: Seed) -> Rollouts:
         x, reward = simulators.step(actions[-1])
         rewards.append(reward)
     return Rollouts(torch.stack(xs, 2), torch.stack(actions, 2), torch.stack(rewards, 2))
+
+
+def _require_episodes(n: int) -> None:
+    if n < 1:
+        raise SettingError(expected="n >= 1 episodes", got=str(n), cause="an empty budget")
+
+
+def _require_real(cause: str, x: Tensor) -> None:
+    """Raises ObservationError unless x is a tensor of real numbers."""
+    if not (isinstance(x, Tensor) and x.is_floating_point()):
+        got = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
+        raise ObservationError(expected="observations as a float32 or float64 tensor", got=got, cause=cause)
 
 
 def _call(function: Callable, name: str, ids: Sequence, *args):

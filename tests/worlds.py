@@ -77,15 +77,16 @@ def code(x: Tensor) -> Tensor:
 
 
 def layered(moves: Sequence[Sequence[Sequence[int]]], num_actions: int) -> tuple[StateGraph, Tensor]:
-    """The graph of moves[h][i][a], the number in layer h + 1 of a successor, and states' numbers in their layers."""
+    """The graph of moves[h][i][a], a successor in layer h + 1, and the number [xi] of each state within its layer."""
     horizon = len(moves) + 1
 
     def following(place: tuple[int, int]) -> list[tuple[int, int]]:
         h, i = place
         return [(h + 1, moves[h][i][a] if h < horizon - 1 else 0) for a in range(num_actions)]
 
-    graph, places = depth_first((0, 0), following, horizon)
-    return graph, torch.tensor([i for _, i in places])
+    graph, _ = depth_first((0, 0), following, horizon)
+    number = [graph.states_of(h).index(s) for s, h in enumerate(graph.layer.tolist())]
+    return graph, torch.tensor(number)
 
 
 def random_world(seed: int, horizon: int, num_actions: int, width: int = 3) -> Tabular:

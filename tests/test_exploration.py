@@ -1,0 +1,204 @@
+"""Algorithm 2 against its loop-for-loop oracle, and what stops it."""
+
+import itertools
+from dataclasses import replace
+
+import naive
+import numpy as np
+import pytest
+import torch
+from worlds import Tabular, estimator_of, layered, random_world
+
+from s2r_torch.episodes import Guard, Ledger, observe
+from s2r_torch.errors import AmbiguousMergeError, ExplorationError, GraphMismatchError, ObservationError, SettingError
+from s2r_torch.exploration import MergeSettings, explore
+from s2r_torch.rng import Seed
+
+THETA = (-0.9, 0.1, 0.7, 0.4)
+MERGE = MergeSettings(n_merge=150, deciders=3)
+SHAPES = list(itertools.product((1, 2, 3, 4), (2, 3), (0, 1)))
+
+
+def explored(world, merge=MERGE, theta=THETA, seed=0, n_dist=60, order=2.0, **guard):
+    return explore(world.guard(theta, **guard), estimator_of(world, order), merge, n_dist, Seed.root(seed))
+
+
+@pytest.mark.parametrize(("horizon", "num_actions", "seed"), SHAPES)
+def test_agrees_with_the_naive_algorithm(horizon, num_actions, seed):
+    world = random_world(1000 + seed, horizon, num_actions)
+    estimator = estimator_of(world, order=4 if seed else 2)
+    ledger, root = Ledger(), Seed.root(seed)
+    exploration = explore(world.guard(THETA, ledger=ledger), estimator, MERGE, 60, root)
+
+    drawn = world.guard(THETA)
+    nodes, h = estimator.grid.nodes[:, 0].numpy(), estimator.bandwidth[0]
+
+    def draw(path):
+        samples = observe(drawn.select(range(3)), path, MERGE.n_merge, root.child("merge", path))
+        return samples[..., 0].numpy()
+
+    def estimate(x):
+        return naive.kde(x, nodes, h, estimator.kernel.order)
+
+    settings = {"draw": draw, "estimate": estimate, "horizon": horizon, "num_actions": num_actions}
+    found = naive.dfs_distribution((), naive.Found(), **settings)
+
+    graph = exploration.graph
+    assert list(graph.paths) == found.representatives
+    assert [visit.path for visit in exploration.visits] == found.visited
+    for visit in exploration.visits:
+        assert graph.paths[visit.state] == found.same_as[visit.path]
+        assert visit.merged == (visit.path not in found.representatives)
+    for s, path in enumerate(graph.paths):
+        assert int(graph.layer[s]) == len(path)
+        for a in range(num_actions):
+            t = int(graph.next_state[s, a])
+            assert t == -1 if len(path) == horizon - 1 else graph.paths[t] == found.same_as[(*path, a)]
+        x = observe(drawn, path, 60, root.child("density", path))[..., 0].numpy()
+        assert np.allclose(exploration.D_hat[:, s].numpy(), [estimate(row) for row in x], atol=1e-12)
+    world.graph.require_same(graph)  # ... and both found the truth
+    assert ledger.counts == {"test": len(found.visited) * 3 * MERGE.n_merge + graph.num_states * 4 * 60}
+
+
+def test_every_path_of_the_action_tree_ends_in_the_state_the_world_knows():
+    world = random_world(5, 4, 3)
+    graph = explored(world).graph
+    for path in itertools.chain.from_iterable(itertools.product(range(3), repeat=k) for k in range(4)):
+        assert graph.end(path) == world.graph.end(path)
+
+
+def test_the_batch_does_not_change_the_bits():
+    """What a simulator shows depends on its id alone, so its density does not depend on its neighbours."""
+    world = random_world(3, 3, 2)
+    whole = explored(world).D_hat
+    part = explore(world.guard(THETA).select([2, 0]), estimator_of(world), MERGE, 60, Seed.root(0)).D_hat
+    assert torch.equal(part, whole[[2, 0]])
+
+
+class Lying(Tabular):
+    """Simulators of which the one with the smallest theta shows pure noise of its own, another one at every reset."""
+
+    def emit(self, theta, state, generators):
+        x = super().emit(theta, state, generators)
+        cells = self.spec.high[0]
+        rubbish = torch.stack([torch.rand(x.shape[1:], dtype=x.dtype, generator=g) * cells for g in generators])
+        centre = torch.stack([torch.rand(1, 1, dtype=x.dtype, generator=g) * (cells - 1) for g in generators])
+        return torch.where((theta < -0.8)[:, None], rubbish / cells + centre, x)
+
+
+def lying(world):
+    return Lying(world.graph, world.number, world.rewards, world.tilt)
+
+
+def test_merging_survives_one_bad_simulator():
+    world = random_world(4, 4, 2)
+    assert len(world.graph.paths) < 2**4 - 1  # there is something to merge
+    explored_graph = explored(lying(world)).graph
+    world.graph.require_same(explored_graph)
+
+
+def test_one_bad_simulator_alone_never_merges():
+    """The same simulator, alone, blocks every merge: so the median above is what helped."""
+    world = lying(random_world(4, 4, 2))
+    with pytest.raises(ExplorationError):
+        explored(world, theta=(-0.9,))
+
+
+def same_twice(horizon=3):
+    """Two actions that always lead to the same state."""
+    graph, number = layered([[[0, 0]]] * (horizon - 1), 2)
+    return Tabular(graph, number, torch.full((horizon, 2, 2), 0.1), torch.zeros(horizon, 2, 2))
+
+
+def test_the_cap_on_calls():
+    """Paths that never merge stop at 1 + (H - 1) S A calls, or at S states in a layer, and say so."""
+    world = same_twice()
+    wide = Widened(world.graph, world.number, world.rewards, world.tilt)
+    with pytest.raises(ExplorationError, match="n_merge") as caught:
+        explored(wide, MergeSettings(n_merge=150, relative=0.02, margin=0.0))
+    assert "at most" in str(caught.value)
+
+
+class Widened(Tabular):
+    """Claims one more state per layer than it has, so that a failed merge is not caught there first."""
+
+    @property
+    def spec(self):
+        return replace(super().spec, max_states_per_layer=2, high=(2.0,))
+
+
+def test_too_many_states_in_a_layer():
+    world = same_twice()
+    with pytest.raises(ExplorationError, match="at most S = 1 states in layer 2"):
+        explored(world, MergeSettings(n_merge=150, relative=0.02, margin=0.0))
+
+
+def test_an_ambiguous_distance_is_an_error_that_names_both_paths():
+    """At a threshold just above the noise, two samples of one state are neither the same nor different."""
+    world = same_twice()
+    distance = explored(world).visits[-1].distance
+    with pytest.raises(AmbiguousMergeError, match=r"paths \(0, 1\) and \(0, 0\).*raise n_merge"):
+        explored(world, replace(MERGE, zeta=2.1 * distance))
+    with pytest.raises(AmbiguousMergeError):
+        explored(world, replace(MERGE, zeta=1.9 * distance))
+    explored(world, replace(MERGE, zeta=4 * distance))
+
+
+def test_a_declared_zeta_replaces_the_relative_threshold():
+    visits = explored(random_world(4, 3, 2), replace(MERGE, zeta=2.0)).visits
+    assert {visit.threshold for visit in visits} == {1.0}
+
+
+def test_nan_at_one_state_is_named():
+    class Broken(Tabular):
+        def emit(self, theta, state, generators):
+            return super().emit(theta, state, generators).masked_fill(state[..., None] == 2, torch.nan)
+
+    world = random_world(4, 3, 2)
+    broken = Broken(world.graph, world.number, world.rewards, world.tilt)
+    path = world.graph.paths[2]
+    with pytest.raises(ObservationError, match="not finite") as caught:
+        explored(broken)
+    assert f"after actions {path}" in str(caught.value)
+
+
+def test_states_off_the_grid_never_merge_silently():
+    """Two different states off the grid would both have density 0, at distance 0."""
+
+    class Away(Tabular):
+        def emit(self, theta, state, generators):
+            x = super().emit(theta, state, generators)
+            return torch.where((self.graph.layer[state] == 1)[..., None], x + 10, x)
+
+    world = random_world(6, 3, 3)
+    assert world.graph.states_per_layer[1] > 1
+    with pytest.raises(ObservationError, match="off the grid"):
+        explored(Away(world.graph, world.number, world.rewards, world.tilt))
+
+
+def test_a_graph_mismatch_says_both_sizes():
+    one, other = explored(same_twice(3)).graph, explored(random_world(5, 3, 2)).graph
+    with pytest.raises(GraphMismatchError, match=r"3 states, per layer \[1, 1, 1\]"):
+        one.require_same(other)
+    one.require_same(one)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"n_merge": 1}, {"deciders": 0}, {"relative": 1.0}, {"margin": -0.1}, {"zeta": 0.0}, {"zeta": -1.0}]
+)
+def test_merge_settings_are_validated(wrong):
+    with pytest.raises(SettingError, match="n_merge"):
+        MergeSettings(**wrong)
+
+
+def test_few_simulators_all_decide():
+    world, ledger = same_twice(2), Ledger()
+    explored(world, replace(MERGE, deciders=100), theta=(0.0, 0.1), ledger=ledger)
+    assert ledger.counts == {"test": 3 * 2 * MERGE.n_merge + 2 * 2 * 60}
+
+
+def test_on_visit_sees_every_path_in_order():
+    world, seen = random_world(2, 3, 2), []
+    guard = Guard(world.simulators(THETA), Ledger(), "explore")
+    exploration = explore(guard, estimator_of(world), MERGE, 10, Seed.root(0), on_visit=seen.append)
+    assert tuple(seen) == exploration.visits
