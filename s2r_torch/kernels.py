@@ -190,6 +190,32 @@ def make_kernel(name: str, order: float) -> Kernel:
     return KERNELS[name](order)
 
 
+def truncated_legendre(degrees: int, a: Tensor, b: Tensor) -> Tensor:
+    r"""The Legendre kernel on a truncated support [a, b] around 0: the boundary kernel (density.md, "Bounded X").
+
+    sum_m p_m(0) p_m(t) over m < degrees, p_m orthonormal on [a, b]: it integrates to 1 and its moments
+    1 .. degrees - 1 over [a, b] vanish. With c = (a + b) / 2 and s = 2 (t - c) / (b - a),
+
+        p_m(0) p_m(t) = (2 m + 1) / (b - a) P_m(-2 c / (b - a)) P_m(s).
+
+    Args:
+        degrees: ceil(alpha), how many polynomials.
+        a: `[m]` lower ends, <= 0.
+        b: `[m]` upper ends, >= 0, > a.
+
+    Returns:
+        Coefficients `[m, degrees]` of the powers of (t - c): around the middle of the support, where they are smallest.
+    """
+    half = (b - a) / 2
+    zero = -(a + b) / 2 / half
+    total = torch.zeros(*a.shape, degrees, dtype=torch.float64)
+    for m, P in enumerate(_legendre_polynomials(degrees)):
+        at_zero = sum((float(c) * zero**i for i, c in enumerate(P)), torch.zeros_like(zero))
+        for i, c in enumerate(P):
+            total[..., i] += (2 * m + 1) / (2 * half) * at_zero * float(c) / half**i
+    return total
+
+
 def _legendre_polynomials(count: int) -> list[Polynomial]:
     """P_0 .. P_{count-1}, exact, by (m + 1) P_{m+1} = (2 m + 1) t P_m - m P_{m-1}."""
     P = [(Fraction(1),), (Fraction(0), Fraction(1))]

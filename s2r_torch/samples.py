@@ -8,58 +8,83 @@ s2r_torch.errors.ObservationError: expected n >= 1 samples; got 0; likely cause:
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import torch
 from torch import Tensor
 
 from s2r_torch.errors import ObservationError
 
+ROWS = 64  # rows side by side, so that a minimum over few columns runs over long vectors
 
-def check_samples(x: Tensor, obs_dim: int) -> None:
-    """Raises ObservationError unless x is `[..., n, d]` with n >= 1, floating and finite."""
+
+def check_samples(x: Tensor, obs_dim: int) -> tuple[Tensor, Tensor]:
+    """The least and greatest value of each column, `[d]` each, of samples `[..., n, d]` that are floating and finite.
+
+    Raises:
+        ObservationError: wrong shape or dtype, no samples, NaN or inf (how many, and where the first is).
+    """
     if x.ndim < 2 or x.shape[-1] != obs_dim:
         raise ObservationError(
             expected=f"samples of shape [..., n, {obs_dim}]",
             got=str(list(x.shape)),
             cause="the grid is for other sensors",
         )
-    if not x.dtype.is_floating_point:
+    if x.dtype not in (torch.float32, torch.float64):
         raise ObservationError(
             expected="float32 or float64 samples", got=str(x.dtype), cause="observations were rounded"
         )
-    if x.shape[-2] == 0:
+    if x.numel() == 0:
         raise ObservationError(expected="n >= 1 samples", got="0", cause="an empty budget")
-    finite = torch.isfinite(x).all(-1)
-    if not bool(finite.all()):
+    low, high = _column_bounds(x)
+    if not bool(torch.isfinite(low).all() and torch.isfinite(high).all()):
+        finite = torch.isfinite(x).all(-1)
         bad = (~finite).flatten().nonzero().flatten()
         raise ObservationError(
             expected="finite observations",
             got=f"{len(bad)} of {finite.numel()} with NaN or inf, the first{at_index(int(bad[0]), finite.shape)}",
             cause="a broken sensor or a simulator that diverged; one NaN would spoil the whole density",
         )
+    return low, high
 
 
-def check_varies(x: Tensor) -> None:
-    """Raises ObservationError when a coordinate is constant, or equal to another one, over n >= 2 samples."""
-    if x.shape[-2] < 2:
+def varies(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Which columns vary, `[..., d]`, and which differ from which, `[..., d, d]`, over samples `[..., n, d]`.
+
+    Cost:
+        O(states) where the first and the last sample tell; only states where they do not are read in full.
+    """
+    ends = x[..., 0, :] != x[..., -1, :]
+    moves = ends if bool(ends.all()) else ends | (x != x[..., :1, :]).any(-2)
+    first = x[..., 0, :]
+    differ = first[..., :, None] != first[..., None, :]
+    differ = differ | torch.eye(x.shape[-1], dtype=torch.bool)
+    for i, j in combinations(range(x.shape[-1]), 2):
+        if not bool(differ[..., i, j].all()):
+            differ[..., i, j] |= (x[..., i] != x[..., j]).any(-1)
+            differ[..., j, i] = differ[..., i, j]
+    return moves, differ
+
+
+def check_varies(moves: Tensor, differ: Tensor, n: int) -> None:
+    """Raises ObservationError when n >= 2 samples have a column that is constant or equals another (see `varies`)."""
+    if n < 2:
         return
-    constant = (x == x[..., :1, :]).all(-2)  # [..., d]
-    if bool(constant.any()):
-        first = constant.flatten().nonzero()[0].item()
-        lead, j = divmod(first, x.shape[-1])
+    if not bool(moves.all()):
+        lead, j = divmod((~moves).flatten().nonzero()[0].item(), moves.shape[-1])
         raise ObservationError(
             expected="samples that vary",
-            got=f"coordinate {j} has one value in all {x.shape[-2]} samples{at_index(lead, x.shape[:-2])}",
+            got=f"coordinate {j} has one value in all {n} samples{at_index(lead, moves.shape[:-1])}",
             cause="a stuck sensor; its law has no density (Assumption 3)",
         )
-    for j in range(1, x.shape[-1]):
-        same = (x[..., j : j + 1] == x[..., :j]).all(-2)  # [..., j]
-        if bool(same.any()):
-            lead, i = divmod(same.flatten().nonzero()[0].item(), j)
-            raise ObservationError(
-                expected="coordinates that differ",
-                got=f"coordinates {i} and {j} agree in all {x.shape[-2]} samples{at_index(lead, x.shape[:-2])}",
-                cause="a duplicated column; their joint law has no density (Assumption 3)",
-            )
+    if not bool(differ.all()):
+        d = moves.shape[-1]
+        lead, pair = divmod((~differ).flatten().nonzero()[0].item(), d * d)
+        raise ObservationError(
+            expected="coordinates that differ",
+            got=f"coordinates {pair // d} and {pair % d} agree in all {n} samples{at_index(lead, moves.shape[:-1])}",
+            cause="a duplicated column; their joint law has no density (Assumption 3)",
+        )
 
 
 def at_index(flat: int, shape: tuple[int, ...]) -> str:
@@ -69,3 +94,14 @@ def at_index(flat: int, shape: tuple[int, ...]) -> str:
         flat, i = divmod(flat, size)
         index.append(i)
     return f" at index {tuple(reversed(index))}" if index else ""
+
+
+def _column_bounds(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Minimum and maximum `[d]` of each column of `[..., d]`; NaN where there is one."""
+    x = x.reshape(-1, x.shape[-1])
+    body = len(x) // ROWS * ROWS
+    if body:
+        wide = x[:body].reshape(body // ROWS, -1)
+        wide = torch.stack([wide.amin(0), wide.amax(0)]).reshape(-1, x.shape[-1])
+        x = torch.cat([wide, x[body:]])
+    return x.amin(0), x.amax(0)

@@ -38,13 +38,14 @@ def golden_estimate(case, dtype=torch.float64, **settings):
     return D.reshape(grid.shape)[tuple(index)], D.abs().max()
 
 
+@pytest.mark.parametrize("method", ["direct", "gemm", "moments"])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c["name"])
-def test_golden(case):
+def test_golden(case, method):
     expected = torch.tensor([float(Fraction(v)) for v in case["values"]], dtype=torch.float64)
-    got, height = golden_estimate(case)
+    got, height = golden_estimate(case, method=method)
     assert float((got - expected).abs().max()) <= 1e-13 * float(height)
     if case["name"].startswith("dyadic"):  # exact in float32 too
-        got, height = golden_estimate(case, torch.float32)
+        got, height = golden_estimate(case, torch.float32, method=method)
         assert float((got - expected).abs().max()) <= 1e-13 * float(height)
 
 
@@ -136,6 +137,8 @@ def test_one_sample_is_enough():
         (lambda: DensityGrid.uniform((0.0,), (1.0, 2.0), 5), "per axis"),
         (lambda: DensityGrid.uniform((0.0,) * 6, (1.0,) * 6, 64), "6.87e.10 nodes, 512 GiB"),
         (lambda: make_kernel("nope", 2), "a kernel among"),
+        (lambda: DensityEstimator(GRID, BOX, (0.3,), method="fft"), "method among"),
+        (lambda: DensityEstimator(GRID, BOX, (0.3,), boundary="reflect"), "boundary among"),
     ],
 )
 def test_settings_are_refused(make, message):
