@@ -36,6 +36,7 @@ class ProblemSpec:
         obs_names: what the coordinates are called; defaults to x_1 .. x_d.
         reward_scale: raw rewards are divided by it, so that an episode's total lies in [0, 1] (theory.md C7).
         zeta: separation of states in sup norm (Assumption 5), where the family knows it.
+        reward_width: width of the range of a single scaled reward, rho_R in (0, 1].
 
     Raises:
         SettingError: a size below 1, an empty box, or a number that is not finite.
@@ -50,6 +51,7 @@ class ProblemSpec:
     obs_names: tuple[str, ...] = ()
     reward_scale: float = 1.0
     zeta: float | None = None
+    reward_width: float = 1.0
 
     def __post_init__(self):
         for name in ("num_actions", "horizon", "max_states_per_layer", "obs_dim"):
@@ -69,6 +71,10 @@ class ProblemSpec:
             )
         if not (math.isfinite(self.reward_scale) and self.reward_scale > 0):
             raise SettingError(expected="reward_scale > 0", got=str(self.reward_scale), cause="a sign or unit error")
+        if not 0 < self.reward_width <= 1:
+            raise SettingError(
+                expected="reward_width in (0, 1]", got=str(self.reward_width), cause="the width before scaling"
+            )
         if not self.obs_names:
             object.__setattr__(self, "obs_names", tuple(f"x_{i + 1}" for i in range(self.obs_dim)))
 

@@ -86,8 +86,7 @@ def bellman_table(simulators: Guard, D_hat: Tensor, ensemble: Ensemble, n: int, 
         for s in graph.states_of(step):
             data = try_actions(simulators, graph.paths[s], n, seed.child("state", s))
             V_next = None if step == graph.horizon - 1 else V_hat[:, :, graph.next_state[s]]
-            risks[:, :, s] = evaluator.bellman_risks(step, data, V_next)
-            V_hat[:, :, s] = evaluator.greedy_values(step, data.x)
+            risks[:, :, s], V_hat[:, :, s] = evaluator.bellman_risks(step, data, V_next)
     return risks, V_hat
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from s2r_torch.base import StateGraph
 from s2r_torch.budget import Budget
 from s2r_torch.episodes import Guard, observe, try_actions
-from s2r_torch.errors import RealizabilityError
+from s2r_torch.errors import RealizabilityError, SettingError
 from s2r_torch.predictors.ensemble import Ensemble, Evaluator
 from s2r_torch.rng import Seed
 from s2r_torch.rules import Evidence, RuleSettings, rule_named
@@ -31,12 +31,20 @@ class Elimination:
         on_empty: `error`, or `best` to go on with the member of least pooled risk (theory.md C10).
         slack: per state, the squared bias that the calibrated rule allows; other rules take b_bar from the budget.
         value_bias: how much V_hat* exceeds the value of its own policy, measured by calibration; heuristic.
+
+    Raises:
+        SettingError: an unknown rule or on_empty, before anything is drawn.
     """
 
     rule: str
     on_empty: str = "error"
     slack: tuple[float, ...] | None = None
     value_bias: float = 0.0
+
+    def __post_init__(self):
+        rule_named(self.rule)
+        if self.on_empty not in ("error", "best"):
+            raise SettingError(expected="on_empty error or best", got=repr(self.on_empty), cause="a typo")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +62,10 @@ class Judges:
     _last: list[Evaluator] = field(default_factory=list)
 
     def evaluator(self, alive: Tensor) -> Evaluator:
-        """The class conditioned on D_hat, without eliminated members; conditioning is done once and then shrunk."""
+        """The class conditioned on D_hat, without eliminated members; cached, and shrunk as members fall."""
         current = self._last.pop() if self._last else self.ensemble.evaluator(self.D_hat)
+        if not current.holds(alive):  # asked about earlier knowledge: those members were dropped
+            current = self.ensemble.evaluator(self.D_hat)
         self._last.append(current.keep(alive))
         return self._last[0]
 
@@ -183,7 +193,7 @@ def td_eliminate(state: int, knowledge: Knowledge, judges: Judges) -> Knowledge:
     data = try_actions(judges.simulators, judges.graph.paths[state], judges.budget.n_train, seed)
     evaluator = judges.evaluator(knowledge.alive)
     V_next = None if step == judges.graph.horizon - 1 else knowledge.V_hat[:, :, judges.graph.next_state[state]]
-    risks = evaluator.bellman_risks(step, data, V_next)
+    risks, V_hat = evaluator.bellman_risks(step, data, V_next)
     entry = knowledge.alive
     evidence = Evidence(risks[entry], judges.budget.n_train, lambda: evaluator.distances(step, data, V_next))
     verdict = rule_named(judges.elimination.rule)(evidence, _settings(state, judges))
@@ -202,7 +212,7 @@ def td_eliminate(state: int, knowledge: Knowledge, judges: Judges) -> Knowledge:
         risk=knowledge.risk + risks.mean(1),  # eliminated members become NaN, and stay so
         history=(*knowledge.history, call),
     )
-    return _with_values(knowledge, state, evaluator.greedy_values(step, data.x))
+    return _with_values(knowledge, state, V_hat)
 
 
 def _settings(state: int, judges: Judges) -> RuleSettings:
@@ -215,6 +225,7 @@ def _settings(state: int, judges: Judges) -> RuleSettings:
         b_bar=budget.b_bar if slack is None else math.sqrt(slack),
         num_members=judges.ensemble.size,
         delta=budget.delta_td,
+        reward_width=judges.ensemble.problem.spec.reward_width,
         residual_width=1.0 if leaf else 2.0,
     )
 

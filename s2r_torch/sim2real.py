@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from torch import Tensor
 
 from s2r_torch.budget import Budget
 from s2r_torch.density import DensityEstimator
@@ -21,13 +23,18 @@ START = 0
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """What Algorithm 1 is given beside the class: how to explore, how much to spend, how to eliminate."""
+    """What Algorithm 1 is given beside the class: how to explore, how much to spend, how to eliminate.
+
+    `bias` gives the budget's b_bar once the judges are explored, where an oracle knows it (known families); without
+    it the budget's own b_bar holds.
+    """
 
     estimator: DensityEstimator
     merge: MergeSettings
     budget: Budget
     elimination: Elimination
     seed: Seed
+    bias: Callable[[Tensor], float] | None = None  # b_bar from the judges' D_hat, where an oracle knows it
     on_call: Callable[[str, int, int], None] = lambda name, state, survivors: None
 
 
@@ -91,12 +98,13 @@ def gather_judges(sample: Callable[[int], Guard], ensemble: Ensemble, trial: Tri
     seed = trial.seed.child("explore")
     exploration = explore(exploring, trial.estimator, trial.merge, trial.budget.n_dist, seed)
     ensemble.problem.graph.require_same(exploration.graph)
+    budget = trial.budget if trial.bias is None else replace(trial.budget, b_bar=trial.bias(exploration.D_hat))
     judges = Judges(
         simulators.for_purpose("eliminate"),
         exploration.D_hat,
         exploration.graph,
         ensemble,
-        trial.budget,
+        budget,
         trial.elimination,
         trial.seed.child("eliminate"),
         trial.on_call,

@@ -202,17 +202,6 @@ class Mixture:
         reward = self._rewards(theta).repeat_interleave(self.quadrature, dim=2)
         return GroundTruth(self.graph, x.expand(*weight.shape, 1), weight, reward)
 
-    def predictors(self, grid: Quadrature, **settings) -> MixturePredictors:
-        """The ready-made class F, f* first; see `MixturePredictors.build`."""
-        from s2r_torch.envs.mixture_predictors import MixturePredictors
-
-        return MixturePredictors.build(self, grid, **settings)
-
-    def bias_bound(self, D_hat: Tensor, theta: Tensor, grid: Quadrature) -> float:
-        """An oracle's phi_D: max |f*(D_hat_b, x, a) - Q*(theta_b, x, a)| over judges b, steps, x and a."""
-        theta_hat = self.predictors(grid, gains=(1.0,), flips=1).theta_hat(D_hat)
-        return float((self.q_table(theta_hat) - self.q_table(self._checked(theta)[:, 0])).abs().max())
-
     def parameters(self) -> dict:
         """Keyword arguments that rebuild this family."""
         return asdict(self)

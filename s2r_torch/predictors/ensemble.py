@@ -17,7 +17,7 @@ from s2r_torch.episodes import Transitions
 from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.predictors.nets import Problem
 
-CHUNK = 2**21  # predictions held at once: F * B * n * A
+CHUNK = 2**16  # (member, sample) pairs evaluated at once: a hidden layer then fits in cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +74,10 @@ class Evaluator:
         self._members = torch.arange(ensemble.size)
         self._conditioned = [group.condition(D) for group in ensemble.groups]
 
+    def holds(self, alive: Tensor) -> bool:
+        """Whether every member that is alive [F] is still evaluated."""
+        return int(alive[self._members].sum()) == int(alive.sum())
+
     def keep(self, alive: Tensor) -> Evaluator:
         """The same class without the members that are not alive [F]; they give NaN from now on."""
         wanted = alive[self._members]
@@ -88,32 +92,43 @@ class Evaluator:
         """V_hat[f, b] = mean_i max_a f(D_b, x_i, a) for x [B, n, d]: [F, B] (Algorithm 4, line 3)."""
         total = torch.zeros(len(self._members), x.shape[0], dtype=torch.float64)
         for rows, q in self._chunks(step, x):
-            total[rows[0]] += q.amax(-1).double().sum(-1)
+            total[rows[0]] += q.amax(-1).sum(-1, dtype=torch.float64)
         return self._scatter(total / x.shape[1])
 
-    def bellman_risks(self, step: int, data: Transitions, V_next: Tensor | None) -> Tensor:
-        """Risk[f, b] = mean_i (f(D_b, x_i, a_i) - r_i - V_next[f, b, a_i])^2: [F, B] (Algorithm 5, line 4).
+    def bellman_risks(self, step: int, data: Transitions, V_next: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Bellman risks, and greedy values from the same samples (Algorithm 5, line 4; theory.md C6).
+
+            Risk[f, b]  = mean_i (f(D_b, x_i, a_i) - r_i - V_next[f, b, a_i])^2
+            V_hat[f, b] = mean_i max_a f(D_b, x_i, a)
 
         Args:
             step: the layer of the state that the data come from.
             data: `[B, n]` transitions.
             V_next: `[F, B, A]` values of the successors, or None in the last layer.
+
+        Returns:
+            Risks [F, B] and values [F, B].
+
+        Raises:
+            ObservationError: a risk is not finite; it would eliminate every predictor.
         """
-        total = torch.zeros(len(self._members), data.x.shape[0], dtype=torch.float64)
-        for rows, h in self._residuals(step, data, V_next):
-            total[rows[0]] += (h - data.rewards[:, rows[1]]).square().sum(-1)
-        risks = total / data.x.shape[1]
+        risks = torch.zeros(len(self._members), data.x.shape[0], dtype=torch.float64)
+        V_hat = torch.zeros_like(risks)
+        for rows, q, h in self._residuals(step, data, V_next):
+            risks[rows[0]] += (h - data.rewards[:, rows[1]]).square().sum(-1)
+            V_hat[rows[0]] += q.amax(-1).sum(-1, dtype=torch.float64)
         if not bool(torch.isfinite(risks).all()):
             raise ObservationError(
                 expected="finite Bellman risks",
                 got=f"{int((~torch.isfinite(risks)).sum())} of {risks.numel()} not finite",
-                cause="damaged weights, or values of successors that were never estimated",
+                cause="damaged weights, rewards that are not numbers, or successors that were never valued",
             )
-        return self._scatter(risks)
+        n = data.x.shape[1]
+        return self._scatter(risks / n), self._scatter(V_hat / n)
 
     def distances(self, step: int, data: Transitions, V_next: Tensor | None) -> Tensor:
         """||h_f - h_g||_n on every simulator, h_f = f - V_next: [F', F', B] over the kept members only."""
-        parts = list(self._residuals(step, data, V_next))
+        parts = [(rows, h) for rows, _, h in self._residuals(step, data, V_next)]
         h = torch.cat([torch.cat([h for rows, h in parts if rows[0] == block], -1) for block in _ordered(parts)])
         gram = torch.einsum("fbn,gbn->fgb", h, h) / data.x.shape[1]
         norm = gram.diagonal().T  # [F', B]
@@ -128,19 +143,19 @@ class Evaluator:
             position -= group.size
         raise AssertionError("unreachable: members and groups agree by construction")
 
-    def _residuals(self, step: int, data: Transitions, V_next: Tensor | None) -> Iterator[tuple[tuple, Tensor]]:
-        """h_f(x_i, a_i) = f(D_b, x_i, a_i) - V_next[f, b, a_i], by chunks [f, B, n]."""
+    def _residuals(self, step: int, data: Transitions, V_next: Tensor | None) -> Iterator[tuple[tuple, Tensor, Tensor]]:
+        """(members and samples, q [f, B, n, A], h_f(x_i, a_i) = f(D_b, x_i, a_i) - V_next[f, b, a_i]) by chunks."""
         kept = None if V_next is None else V_next[self._members]
         for rows, q in self._chunks(step, data.x):
             actions = data.actions[:, rows[1]].expand(q.shape[:-1])
             h = q.gather(-1, actions[..., None]).squeeze(-1).double()
-            yield rows, (h if kept is None else h - kept[rows[0]].gather(-1, actions))
+            yield rows, q, (h if kept is None else h - kept[rows[0]].gather(-1, actions))
 
     def _chunks(self, step: int, x: Tensor) -> Iterator[tuple[tuple[slice, slice], Tensor]]:
         """((members, samples), q [f, B, n, A]) over groups and samples."""
         start = 0
         for group, conditioned in zip(self._ensemble.groups, self._conditioned, strict=True):
-            width = max(1, CHUNK // (group.size * x.shape[0] * self._ensemble.problem.spec.num_actions * 8))
+            width = max(1, CHUNK // (group.size * x.shape[0]))
             for i in range(0, x.shape[1], width):
                 piece = slice(i, min(i + width, x.shape[1]))
                 yield (slice(start, start + group.size), piece), group.q(conditioned, step, x[:, piece])

@@ -60,8 +60,8 @@ def after_maxmin(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """weight MaxMin(a, b) + bias, given u = (a - b, a + b) [F, n, in]: only |a - b| is not linear (networks.md)."""
     gap, middle = u.chunk(2, -1)
     upper, lower = weight.chunk(2, -1)
-    y = torch.baddbmm(bias, middle, (upper + lower).mT / 2)
-    return torch.baddbmm(y, gap.abs(), (upper - lower).mT / 2)
+    y = (middle @ (upper + lower).mT.div(2)).baddbmm_(gap.abs(), (upper - lower).mT.div(2))
+    return y.add_(bias)
 
 
 class StackedLinear(nn.Module):

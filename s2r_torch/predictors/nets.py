@@ -112,9 +112,11 @@ class StepNet(nn.Module):
         """
         batch, n, _ = x.shape
         given_x = torch.tanh(self.from_x(x.reshape(batch * n, -1)))
-        hidden = affine(local.reshape(batch * n, -1), prepared.local_weight, None)
-        hidden = torch.baddbmm(hidden, given_x, rotate_outputs(self.mix_x.weight).mT)
-        hidden = (hidden.unflatten(1, (batch, n)) + prepared.offset[:, :, None]).flatten(1, 2)
+        hidden = given_x @ rotate_outputs(self.mix_x.weight).mT
+        if local.shape[-1]:
+            local = local.reshape(batch * n, -1)
+            hidden = hidden.baddbmm_(local.expand(len(hidden), *local.shape), prepared.local_weight.mT)
+        hidden = hidden.unflatten(1, (batch, n)).add_(prepared.offset[:, :, None]).flatten(1, 2)
         for layer in self.hidden:
             hidden = after_maxmin(hidden, rotate_outputs(layer.effective()), rotate_outputs(layer.bias, -1))
         return after_maxmin(hidden, self.out.effective(), self.out.bias).unflatten(1, (batch, n))

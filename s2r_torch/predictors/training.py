@@ -81,7 +81,7 @@ def fit(
     *,
     accelerator: str = "cpu",
     logger: Logger | bool = False,
-    on_step: Callable[[int, int], None] = lambda done, total: None,
+    on_step: Callable[[int, int, float], None] = lambda done, total, loss: None,
     folder: FilePath | None = None,
 ) -> Net:
     """Fits all members of `net` and returns the net of all snapshots, members x snapshots of them.
@@ -93,7 +93,7 @@ def fit(
         seed: named stream of batches and bootstrap weights.
         accelerator: `cpu` or `gpu`.
         logger: a Lightning logger, or False.
-        on_step: called with (steps done, steps in all).
+        on_step: called every 20 steps and at the end with (steps done, steps in all, mean Bellman risk).
         folder: Lightning's working folder.
 
     Returns:
@@ -177,7 +177,8 @@ class _BellmanFit(LightningModule):
         for k in range(self.settings.snapshots):
             if within == round(steps * (k + 1) / self.settings.snapshots):
                 self._save_layer(k)
-        self.on_step(done, self.total_steps)
+        if done % 20 == 0 or done == self.total_steps:
+            self.on_step(done, self.total_steps, float(outputs["loss"]) / self.net.size)
 
     def _enter(self, layer: int) -> None:
         """Freezes the layer below, values its states, and precomputes the new layer's features and targets."""

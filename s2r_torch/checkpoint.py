@@ -1,0 +1,200 @@
+"""Policy files: tensors in safetensors, the rest JSON. Nothing in a file is imported, unpickled or executed.
+
+A file names its kernel, networks and family; names are looked up in this library's own registries. It holds all that
+deployment needs, and loads without Hydra, Lightning or Gymnasium. It is written under a temporary name and renamed, so
+that a crash never leaves half a file.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from s2r_torch.base import PredictorGroup, ProblemSpec, StateGraph
+from s2r_torch.density import DensityEstimator
+from s2r_torch.density_grid import DensityGrid
+from s2r_torch.envs.mixture_predictors import MixturePredictors
+from s2r_torch.errors import CheckpointError, S2RError
+from s2r_torch.kernels import make_kernel
+from s2r_torch.policy import MetaPolicy
+from s2r_torch.predictors.ensemble import Ensemble
+from s2r_torch.predictors.nets import Net, Problem, net_class
+
+FORMAT = 1
+KEY = "s2r_torch"
+
+
+def versions() -> dict[str, str]:
+    """The versions that results depend on."""
+    return {name: importlib.metadata.version(name) for name in ("s2r_torch", "torch", "numpy", "scipy", "safetensors")}
+
+
+def save_policy(path: Path | str, meta_policy: MetaPolicy, *, family: dict | None = None, notes: dict | None = None):
+    """Writes a policy file, atomically.
+
+    Args:
+        path: where; an existing file is replaced only when the new one is complete.
+        meta_policy: what to save, all survivors included.
+        family: `{"name", "parameters"}` of the family it was trained on.
+        notes: JSON values to keep with it, such as how it was made and what it reached.
+    """
+    problem, estimator = meta_policy.problem, meta_policy.estimator
+    tensors = {f"grid.axis{j}": axis.double() for j, axis in enumerate(problem.grid.axes)}
+    tensors["graph.next_state"], tensors["graph.layer"] = problem.graph.next_state, problem.graph.layer
+    recipes = []
+    for i, group in enumerate(meta_policy.ensemble.groups):
+        recipe, weights = _dismantle(group)
+        recipes.append(recipe)
+        tensors.update({f"group{i}.{name}": value for name, value in weights.items()})
+    header = {
+        "format": FORMAT,
+        "versions": versions(),
+        "spec": asdict(problem.spec),
+        "paths": problem.graph.paths,
+        "estimator": {
+            "kernel": estimator.kernel.name,
+            "order": estimator.kernel.order,
+            "bandwidth": estimator.bandwidth,
+            "off_grid_limit": estimator.off_grid_limit,
+        },
+        "exact": meta_policy.ensemble.exact,
+        "groups": recipes,
+        "chosen": meta_policy.chosen,
+        "cover": meta_policy.cover,
+        "n_real": meta_policy.n_real,
+        "family": family,
+        "notes": notes or {},
+        "tensors": sorted(tensors),
+    }
+    _write(Path(path), tensors, header)
+
+
+def save_exploration(path: Path | str, graph: StateGraph, D_hat: Tensor, estimator: DensityEstimator) -> None:
+    """Writes the state graph and densities [B, xi, G] of an exploration, atomically."""
+    tensors = {f"grid.axis{j}": axis.double() for j, axis in enumerate(estimator.grid.axes)}
+    tensors |= {"graph.next_state": graph.next_state, "graph.layer": graph.layer, "D_hat": D_hat}
+    _write(Path(path), tensors, {"format": FORMAT, "paths": graph.paths, "bandwidth": estimator.bandwidth})
+
+
+def _write(path: Path, tensors: dict[str, Tensor], header: dict) -> None:
+    """One safetensors file, under a temporary name until it is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        contiguous = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+        save_file(contiguous, partial, metadata={KEY: json.dumps(header)})
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def load_policy(path: Path | str) -> MetaPolicy:
+    """Reads a policy file, checks everything in it, and certifies its networks again.
+
+    Raises:
+        CheckpointError: missing, cut, damaged, of a newer format, or with entries missing or not finite.
+        LipschitzError: weights that break the declared Lipschitz bound (Assumption 4).
+    """
+    header, tensors = read(path)
+    try:
+        return _assemble(header, tensors)
+    except S2RError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+        raise CheckpointError(
+            expected="a complete policy file",
+            got=f"{type(error).__name__}: {error} in {path}",
+            cause="a file edited by hand, or written by another version",
+        ) from error
+
+
+def read(path: Path | str) -> tuple[dict, dict[str, Tensor]]:
+    """The header and tensors of a policy file, with format and completeness checked."""
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(expected="a policy file", got=f"no file {path}", cause="a typo, or a run not finished")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        header = json.loads(metadata[KEY])
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            expected=f"a safetensors file with a {KEY} header",
+            got=f"{type(error).__name__}: {error} in {path} ({path.stat().st_size} bytes)",
+            cause="a copy that was cut short or damaged, or another kind of file",
+        ) from error
+    if header.get("format") != FORMAT:
+        raise CheckpointError(
+            expected=f"format {FORMAT}", got=f"{header.get('format')}", cause="a file from a newer s2r_torch; upgrade"
+        )
+    missing = sorted(set(header.get("tensors", ())) ^ set(tensors))
+    broken = sorted(name for name, value in tensors.items() if not bool(torch.isfinite(value).all()))
+    if missing or broken:
+        raise CheckpointError(
+            expected="every listed tensor, finite",
+            got=f"missing or unlisted: {missing[:5]}, not finite: {broken[:5]}",
+            cause="a damaged file, or a run that diverged",
+        )
+    return header, tensors
+
+
+def _assemble(header: dict, tensors: dict[str, Tensor]) -> MetaPolicy:
+    spec = dict(header["spec"])
+    for name in ("low", "high", "obs_names"):
+        spec[name] = tuple(spec[name])
+    spec = ProblemSpec(**spec)
+    graph = StateGraph(
+        tensors["graph.next_state"], tensors["graph.layer"], tuple(tuple(path) for path in header["paths"])
+    )
+    grid = DensityGrid(tuple(tensors[f"grid.axis{j}"] for j in range(spec.obs_dim)))
+    problem = Problem(spec, graph, grid)
+    groups = []
+    for i, recipe in enumerate(header["groups"]):
+        prefix = f"group{i}."
+        weights = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        groups.append(_rebuild(recipe, weights, problem))
+    made = header["estimator"]
+    estimator = DensityEstimator(
+        grid,
+        make_kernel(made["kernel"], made["order"]),
+        tuple(made["bandwidth"]),
+        off_grid_limit=made["off_grid_limit"],
+    )
+    ensemble = Ensemble(problem, tuple(groups), header["exact"])
+    cover = tuple(tuple(path) for path in header["cover"])
+    chosen, n_real = int(header["chosen"]), int(header["n_real"])
+    if not (0 <= chosen < ensemble.size and n_real >= 1):
+        raise ValueError(f"member {chosen} of {ensemble.size}, n_real {n_real}")
+    return MetaPolicy(ensemble, chosen, estimator, cover, n_real)
+
+
+def _dismantle(group: PredictorGroup) -> tuple[dict, dict[str, Tensor]]:
+    """A group's recipe, JSON values, and its tensors."""
+    if isinstance(group, MixturePredictors):
+        return {"kind": "mixture", **group.recipe()}, {}
+    if isinstance(group, Net):
+        recipe = {"kind": "net", "name": group.name, "members": group.size, "settings": group.settings()}
+        return recipe, group.state_dict()
+    raise CheckpointError(
+        expected="a registered network or the mixture's class", got=type(group).__name__, cause="an ad-hoc predictor"
+    )
+
+
+def _rebuild(recipe: dict, weights: dict[str, Tensor], problem: Problem) -> PredictorGroup:
+    """The inverse of `_dismantle`; networks are certified again."""
+    if recipe["kind"] == "mixture":
+        return MixturePredictors.from_recipe(recipe, problem.grid)
+    net = net_class(recipe["name"])(problem, int(recipe["members"]), torch.Generator(), **recipe["settings"])
+    net.load_state_dict(weights)
+    net.requires_grad_(False)
+    net.certify()
+    return net

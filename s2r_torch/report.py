@@ -1,0 +1,180 @@
+"""What a person sees of a run: progress while it works, then a table and a figure."""
+
+from __future__ import annotations
+
+import csv
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+COLOURS = {
+    "random": "#b0b0b0",
+    "open_loop": "#8c9fb5",
+    "blind": "#8c9fb5",
+    "deployed": "#1b6ca8",
+    "optimal": "#3a3a3a",
+}
+LABELS = {
+    "random": "random actions",
+    "open_loop": "best fixed action list",
+    "blind": "density-blind ensemble",
+    "deployed": "deployed, no reward seen",
+    "optimal": "optimal",
+}
+
+
+class LiveReporter:
+    """Shows the stages of a run as they go; a plain line per stage where there is no terminal."""
+
+    def __init__(self, console: Console):
+        self.console = console
+        columns = (
+            TextColumn("{task.description:<44}"),
+            BarColumn(24),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
+        self.progress = Progress(*columns, console=console)
+        self.task, self.started = None, 0.0
+        self.rows: list[tuple[str, int, float]] = []
+
+    def __enter__(self) -> LiveReporter:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._finish(failed=exception[0] is not None)
+        self.progress.stop()
+
+    def stage(self, name: str, total: int | None) -> None:
+        self._finish()
+        self.task, self.started = self.progress.add_task(name, total=total, note=""), time.perf_counter()
+
+    def advance(self, done: int, note: str = "") -> None:
+        if self.task is not None:
+            self.progress.update(self.task, completed=done, note=note)
+
+    def record(self, series: str, step: int, value: float) -> None:
+        self.rows.append((series, step, value))
+
+    def say(self, text: str) -> None:
+        if self.task is not None:
+            self.progress.update(self.task, note=text)
+
+    def _finish(self, failed: bool = False) -> None:
+        """Closes the running stage; its total was an upper bound."""
+        if self.task is None:
+            return
+        task = self.progress.tasks[self.task]
+        if not failed:
+            total = task.completed or 1
+            self.progress.update(self.task, total=total, completed=total)
+        if not self.console.is_terminal:
+            elapsed = time.perf_counter() - self.started
+            line = f"{task.description:<44} {elapsed:7.1f} s  {task.fields['note']}"
+            self.console.print(line, highlight=False, soft_wrap=True)
+        self.task = None
+
+
+def write_metrics(path: Path, rows: list[tuple[str, int, float]]) -> None:
+    """metrics.csv: one tidy row per recorded value."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("series", "step", "value"))
+        writer.writerows(rows)
+
+
+def table(summary: dict) -> Table:
+    """The summary of a run, for the end of its output."""
+    value, episodes, ensemble = summary["value"], summary["episodes"], summary["ensemble"]
+    view = Table(title=f"{summary['experiment']}  seed {summary['seed']}", title_justify="left", show_header=False)
+    view.add_column(style="bold")
+    view.add_column()
+    problem = summary["problem"]
+    view.add_row(
+        "problem",
+        f"{problem['num_states']} states in {problem['horizon']} layers {problem['states_per_layer']}, "
+        f"{problem['num_actions']} actions, observations in R^{problem['obs_dim']}",
+    )
+    view.add_row(
+        "class F",
+        f"{ensemble['size']} predictors ({summary['net']}), C_L <= {ensemble['lipschitz_bound']:.3g} certified; "
+        f"{ensemble['survivors']} survive {summary['method']} with rule {summary['rule']}",
+    )
+    if ensemble["f_star_survives"] is not None:
+        view.add_row("f*", "survives" if ensemble["f_star_survives"] else "was eliminated")
+    share = value["deployed"] / value["optimal"]
+    view.add_row(
+        "deployed value",
+        f"{value['deployed']:.4f}  (95 %: {value['deployed_low']:.4f} .. {value['deployed_high']:.4f}), "
+        f"{share:.3f} of optimal, on {value['num_worlds']} held-out worlds",
+    )
+    kind = "" if value["optimal_kind"] == "exact" else f"  ({value['optimal_kind']})"
+    view.add_row("optimal there", f"{value['optimal']:.4f}{kind}")
+    view.add_row(
+        "over the prior",
+        f"optimal {value['optimal_population']:.4f}, best fixed action list {value['open_loop']:.4f}, "
+        f"density-blind {value['blind']:.4f}, random {value['random']:.4f}",
+    )
+    names = ("explore", "train", "calibrate", "eliminate", "rollout")
+    view.add_row("simulator episodes", ", ".join(f"{name} {episodes[name]:,}" for name in names))
+    view.add_row("real episodes", f"{episodes['real_per_world']} per world, none with a reward")
+    view.add_row("seconds", f"{sum(summary['seconds'].values()):.1f}")
+    for notice in summary["notices"]:
+        view.add_row("note", notice)
+    return view
+
+
+def figure(summary: dict, rows: list[tuple[str, int, float]], path: Path) -> None:
+    """run.png: what the deployed policy is worth beside its baselines; survivors; training."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    canvas = Figure(figsize=(11, 3.4), layout="constrained")
+    FigureCanvasAgg(canvas)
+    values, survivors, training = canvas.subplots(1, 3, width_ratios=(1.5, 1, 1))
+    _draw_values(values, summary)
+    _draw_survivors(survivors, summary)
+    _draw_training(training, rows)
+    for axes in (values, survivors, training):
+        axes.spines[["top", "right"]].set_visible(False)
+    canvas.savefig(path, dpi=150)
+
+
+def _draw_values(axes, summary: dict) -> None:
+    value = summary["value"]
+    names = list(LABELS)
+    numbers = [value["optimal_population" if name == "optimal" else name] for name in names]
+    axes.barh(range(len(names)), numbers, color=[COLOURS[name] for name in names], height=0.62)
+    low, high = value["deployed"] - value["deployed_low"], value["deployed_high"] - value["deployed"]
+    axes.errorbar(value["deployed"], names.index("deployed"), xerr=[[low], [high]], color="black", capsize=3, lw=1)
+    for i, number in enumerate(numbers):
+        axes.text(max(numbers) * 1.1, i, f"{number:.3f}", va="center", ha="right", fontsize=9)
+    axes.set_yticks(range(len(names)), [LABELS[name] for name in names])
+    axes.set_xlim(0, max(numbers) * 1.12)
+    axes.set_xlabel("expected total reward per episode")
+    axes.set_title(f"{summary['experiment']}: value", loc="left", fontsize=10)
+
+
+def _draw_survivors(axes, summary: dict) -> None:
+    counts = [summary["ensemble"]["size"]] + [call["survivors"] for call in summary["elimination"]["calls"]]
+    axes.step(range(len(counts)), counts, where="post", color=COLOURS["deployed"])
+    axes.set_ylim(0, max(counts) * 1.08)
+    axes.set_xlabel("calls of TD-Eliminate")
+    axes.set_title(f"survivors, rule {summary['rule']}", loc="left", fontsize=10)
+
+
+def _draw_training(axes, rows: list[tuple[str, int, float]]) -> None:
+    series: dict[str, list[tuple[int, float]]] = {}
+    for name, step, number in rows:
+        if name.startswith("bellman_risk/"):
+            series.setdefault(name.removeprefix("bellman_risk/"), []).append((step, number))
+    for name, points in series.items():
+        axes.plot(*zip(*points, strict=True), lw=1, label=name)
+    axes.set_xlabel("steps, from the last layer to the first")
+    axes.set_title("Bellman risk in training", loc="left", fontsize=10)
+    if series:
+        axes.legend(frameon=False, fontsize=8)

@@ -1,0 +1,103 @@
+"""What a run found, as JSON values and as sentences."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from s2r_torch.checkpoint import versions
+from s2r_torch.pipeline import Run
+
+
+def summary(run: Run) -> dict:
+    """What the run found, as JSON values; `seconds` is all that differs between two runs of one seed."""
+    settings, spec, graph = run.settings, run.family.spec, run.exploration.graph
+    learned = run.outcome.learned
+    return {
+        "experiment": settings.name,
+        "seed": settings.seed,
+        "method": settings.method,
+        "rule": settings.rule,
+        "net": settings.net,
+        "family": {"name": run.family.name, "parameters": run.family.parameters()},
+        "problem": {
+            "num_actions": spec.num_actions,
+            "horizon": spec.horizon,
+            "obs_dim": spec.obs_dim,
+            "num_states": graph.num_states,
+            "states_per_layer": graph.states_per_layer,
+        },
+        "density": {"nodes": list(run.estimator.grid.shape), "bandwidth": list(run.estimator.bandwidth)},
+        "ensemble": {
+            "size": run.ensemble.size,
+            "survivors": int(learned.knowledge.alive.sum()),
+            "member": learned.member,
+            "lipschitz_bound": float(run.ensemble.lipschitz_bound().max()),
+            "exact": run.ensemble.exact,
+            "f_star_survives": bool(learned.knowledge.alive[0]) if run.ensemble.exact else None,
+        },
+        "elimination": {
+            "stopped": learned.stopped,
+            "rounds": [asdict(r) for r in learned.rounds],
+            "calls": [asdict(call) for call in learned.knowledge.history],
+            "slack": list(run.calibration.slack) if run.calibration else None,
+            "value_bias": run.calibration.value_bias if run.calibration else 0.0,
+        },
+        "value": {
+            "deployed": run.deployed.value,
+            "deployed_low": run.deployed.low,
+            "deployed_high": run.deployed.high,
+            "optimal": run.deployed.optimal,
+            "optimal_kind": run.deployed.optimal_kind,
+            "optimal_population": run.population.optimal,
+            "open_loop": run.population.open_loop,
+            "blind": run.population.blind,
+            "random": run.population.random,
+            "num_worlds": run.deployed.num_worlds,
+        },
+        "episodes": {
+            **{name: run.ledger.counts[name] for name in ("explore", "train", "calibrate", "eliminate", "rollout")},
+            "real_per_world": run.real_per_world,
+            "evaluate": run.ledger.counts["evaluate"],
+        },
+        "cover": len(run.meta_policy.cover),
+        "notices": [*verdict(run), *run.notices],
+        "seconds": {name: round(value, 2) for name, value in run.seconds.items()},
+        "versions": versions(),
+    }
+
+
+def verdict(run: Run) -> list[str]:
+    """Sentences on what the elimination did, for the end of the report."""
+    learned, F = run.outcome.learned, run.ensemble.size
+    survivors = int(learned.knowledge.alive.sum())
+    lines = []
+    if survivors == F and F > 1:
+        least = min(call.threshold for call in learned.knowledge.history)
+        lines.append(
+            f"rule {run.settings.rule} eliminated nothing: all {F} predictors survive, because it allows an excess "
+            f"Bellman risk of {least:.3g} or more"
+        )
+        if run.settings.rule == "paper":
+            lines.append("that is expected: the printed rule needs phi below any practical size (theory.md F2)")
+    if learned.stopped == "no_progress":
+        lines.append(
+            "stopped=no_progress: the last policy earned less than predicted and every state is learned; "
+            "the survivor of least Bellman risk is returned"
+        )
+    if run.settings.rule == "calibrated":
+        lines.append("rule calibrated is heuristic: its slack is measured, not proved")
+    return lines
+
+
+def partial_summary(run: Run, stopped_by: str) -> dict:
+    """What is known of a run that did not finish."""
+    return {
+        "experiment": run.settings.name,
+        "seed": run.settings.seed,
+        "status": "unfinished",
+        "stopped_by": stopped_by,
+        "finished_stages": list(run.seconds),
+        "episodes": dict(run.ledger.counts),
+        "seconds": {name: round(value, 2) for name, value in run.seconds.items()},
+        "versions": versions(),
+    }

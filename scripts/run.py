@@ -1,0 +1,75 @@
+"""Runs the whole method on a family: explore, train F, eliminate, deploy in held-out worlds, report.
+
+python scripts/run.py +experiment=grid
+python scripts/run.py +experiment=frozenlake seed=1
+python scripts/run.py +experiment=grid net=mlp method=sweep rule=sharp
+"""
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads fight over shared cores
+
+import json
+import sys
+from pathlib import Path
+
+import hydra
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from s2r_torch.errors import S2RError
+from s2r_torch.pipeline import Run
+from s2r_torch.report import LiveReporter, figure, table, write_metrics
+from s2r_torch.settings import RunSettings, settings_from
+from s2r_torch.summary import partial_summary, summary
+
+CONF = str(Path(__file__).resolve().parent.parent / "conf")
+
+
+def run(cfg: DictConfig, folder: Path, console: Console) -> dict:
+    """One run in its folder; whatever stages finish are left there, also when it is interrupted."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+    settings: RunSettings = settings_from(OmegaConf.to_container(cfg, resolve=True))
+    torch.set_num_threads(cfg.trainer.threads)
+    family = instantiate(cfg.env)
+    with LiveReporter(console) as reporter:
+        job = Run(settings, family, folder, reporter)
+        try:
+            job.execute()
+        except BaseException as error:
+            _write(folder, partial_summary(job, type(error).__name__))
+            raise
+        finally:
+            write_metrics(folder / "metrics.csv", reporter.rows)
+    result = summary(job)
+    _write(folder, result)
+    figure(result, reporter.rows, folder / "run.png")
+    console.print(table(result))
+    console.print(f"written to {folder}", soft_wrap=True, highlight=False)
+    return result
+
+
+def _write(folder: Path, result: dict) -> None:
+    (folder / "summary.json").write_text(json.dumps(result, indent=2) + "\n")
+
+
+@hydra.main(version_base="1.3", config_path=CONF, config_name="run")
+def main(cfg: DictConfig) -> None:
+    console = Console()
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    try:
+        run(cfg, folder, console)
+    except KeyboardInterrupt:
+        console.print(f"interrupted; finished stages are in {folder}", soft_wrap=True)
+        sys.exit(130)
+    except S2RError as error:
+        console.print(f"[bold red]{type(error).__name__}[/]: {error}", soft_wrap=True, highlight=False)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
