@@ -2,25 +2,32 @@ r"""The fewest action sequences whose trajectories visit every state (theory.md 
 
 Because the latent dynamics are deterministic, one episode shows one observation at each of H states. Reality therefore
 needs w * n episodes, where w is the least number of action sequences that visit every discovered state: the size of a
-maximum antichain of "can be reached from" (Dilworth), max_h |S_h| <= w <= xi.
+maximum antichain of "can be reached from" (Dilworth), max_h |S_h| <= w <= xi. Where states need different numbers of
+samples, the fewest episodes are the greatest sum of needs over an antichain.
 
 >>> graph = StateGraph(torch.tensor([[1, 2], [-1, -1], [-1, -1]]), torch.tensor([0, 1, 1]), ((), (0,), (1,)))
 >>> path_cover(graph)
 ((0,), (1,))
 >>> assigned(graph, path_cover(graph)).tolist()
 [0, 0, 1]
+>>> episode_plan(graph, torch.tensor([50, 30, 5]))
+(((0,), 45), ((1,), 5))
 """
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import torch
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_bipartite_matching
+from scipy.sparse.csgraph import maximum_flow
 from torch import Tensor
 
 from s2r_torch.base import Path, StateGraph
 from s2r_torch.errors import SettingError
+
+MOST_EPISODES = 2**31 - 1  # scipy's flows are 32-bit
 
 
 def path_cover(graph: StateGraph) -> tuple[Path, ...]:
@@ -35,9 +42,37 @@ def path_cover(graph: StateGraph) -> tuple[Path, ...]:
     Cost:
         No episodes. O(xi^2 A) time for the closure, O(xi^2) memory.
     """
-    following = _match(_closure(graph))
-    heads = sorted(set(range(graph.num_states)) - set(following.values()))
-    return tuple(sorted(_path_through(graph, _chain(head, following)) for head in heads))
+    return tuple(path for path, _ in episode_plan(graph, torch.ones(graph.num_states, dtype=torch.int64)))
+
+
+def episode_plan(graph: StateGraph, needs: Tensor) -> tuple[tuple[Path, int], ...]:
+    """The fewest episodes that visit every state at least as often as it needs.
+
+    theory.md 3.1, last line: a minimum flow. As many samples as possible are linked to a later state's (a maximum flow
+    in the transitive closure, capacities = needs); the chains of links are paths, with how often each is run.
+
+    Args:
+        graph: the state graph.
+        needs: `[xi]` int64, samples wanted at each state, >= 0.
+
+    Returns:
+        Sequences of H - 1 actions with their numbers of episodes, whose total is the greatest sum of needs over an
+        antichain.
+
+    Raises:
+        SettingError: needs are negative, of the wrong size, or above 2^31 - 1 in total.
+    """
+    needs = torch.as_tensor(needs)
+    if needs.shape != (graph.num_states,) or bool((needs < 0).any()) or int(needs.sum()) > MOST_EPISODES:
+        raise SettingError(
+            expected=f"{graph.num_states} numbers of samples >= 0, at most 2^31 - 1 in total",
+            got=f"shape {list(needs.shape)}, least {int(needs.min())}, total {int(needs.sum())}",
+            cause="needs of another graph",
+        )
+    plan: Counter[Path] = Counter()
+    for chain, episodes in _chains(needs.tolist(), _links(_closure(graph), needs.numpy())):
+        plan[_path_through(graph, chain)] += episodes
+    return tuple(sorted(plan.items()))
 
 
 def assigned(graph: StateGraph, cover: tuple[Path, ...]) -> Tensor:
@@ -79,17 +114,42 @@ def _closure(graph: StateGraph) -> np.ndarray:
     return reach
 
 
-def _match(reach: np.ndarray) -> dict[int, int]:
-    """A maximum matching of states to later states: the links of the chains."""
-    partner = maximum_bipartite_matching(csr_array(reach.astype(np.int8)), perm_type="column")
-    return {int(s): int(t) for s, t in enumerate(partner) if t >= 0}
+def _links(reach: np.ndarray, needs: np.ndarray) -> list[dict[int, int]]:
+    """How many samples of each state share an episode with a sample of a later state t: links[s][t], the most possible."""
+    xi = len(reach)
+    capacity = np.zeros((2 * xi + 2, 2 * xi + 2), dtype=np.int32)  # states as earlier, states as later, source, sink
+    source, sink = 2 * xi, 2 * xi + 1
+    capacity[source, :xi] = capacity[xi:source, sink] = needs
+    capacity[:xi, xi:source] = np.where(reach, np.minimum.outer(needs, needs), 0)
+    flow = maximum_flow(csr_array(capacity), source, sink).flow.tocsr()[:xi, xi:source].tocoo()
+    links: list[dict[int, int]] = [{} for _ in range(xi)]
+    for s, t, amount in sorted(zip(flow.row.tolist(), flow.col.tolist(), flow.data.tolist(), strict=True)):
+        if amount > 0:
+            links[s][t] = amount
+    return links
 
 
-def _chain(head: int, following: dict[int, int]) -> list[int]:
-    chain = [head]
-    while chain[-1] in following:
-        chain.append(following[chain[-1]])
-    return chain
+def _chains(needs: list[int], links: list[dict[int, int]]) -> list[tuple[list[int], int]]:
+    """Splits the links into chains of states, each with how many episodes run along it."""
+    starts = list(needs)
+    for outgoing in links:
+        for t, amount in outgoing.items():
+            starts[t] -= amount
+    chains = []
+    for head in range(len(needs)):
+        while starts[head] > 0:
+            chain, amount = [head], starts[head]
+            while links[chain[-1]]:
+                t, available = next(iter(links[chain[-1]].items()))
+                chain.append(t)
+                amount = min(amount, available)
+            for s, t in zip(chain, chain[1:], strict=False):
+                links[s][t] -= amount
+                if links[s][t] == 0:
+                    del links[s][t]
+            starts[head] -= amount
+            chains.append((chain, amount))
+    return chains
 
 
 def _path_through(graph: StateGraph, chain: list[int]) -> Path:

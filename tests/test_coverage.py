@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from s2r_torch.base import StateGraph
-from s2r_torch.coverage import assigned, path_cover
+from s2r_torch.coverage import assigned, episode_plan, path_cover
 from s2r_torch.errors import SettingError
 
 
@@ -49,13 +49,14 @@ def reachability(graph):
     return reach
 
 
-def largest_antichain(graph):
-    """Brute force over all sets of states."""
+def heaviest_antichain(graph, needs):
+    """Brute force over all sets of states: the greatest sum of needs."""
     reach, best = reachability(graph), 0
     for mask in range(1, 2**graph.num_states):
         chosen = [s for s in range(graph.num_states) if mask >> s & 1]
-        if len(chosen) > best and not any(t in reach[s] for s in chosen for t in chosen):
-            best = len(chosen)
+        total = sum(needs[s] for s in chosen)
+        if total > best and not any(t in reach[s] for s in chosen for t in chosen):
+            best = total
     return best
 
 
@@ -78,9 +79,36 @@ def test_smallest_cover(seed):
     owner = assigned(graph, cover)
     for s in range(graph.num_states):
         assert s in graph.visited(torch.tensor(cover[int(owner[s])], dtype=torch.int64)).tolist()
-    assert len(cover) == largest_antichain(graph) == fewest_sequences(graph)
+    assert len(cover) == heaviest_antichain(graph, [1] * graph.num_states) == fewest_sequences(graph)
     assert max(graph.states_per_layer) <= len(cover) <= graph.num_states
     assert path_cover(graph) == cover
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_unequal_needs_are_met_with_the_fewest_episodes(seed):
+    graph, rng = random_graph(seed), random.Random(seed + 1000)
+    needs = [rng.choice((0, 1, 2, 3, 50, 1000)) for _ in graph.paths]
+    plan = episode_plan(graph, torch.tensor(needs))
+    visits = torch.zeros(graph.num_states, dtype=torch.int64)
+    for path, episodes in plan:
+        assert episodes > 0 and len(path) == graph.horizon - 1
+        visits[graph.visited(torch.tensor(path, dtype=torch.int64))] += episodes
+    assert all(v >= n for v, n in zip(visits.tolist(), needs, strict=True))
+    assert sum(episodes for _, episodes in plan) == heaviest_antichain(graph, needs)
+
+
+def test_needs_of_another_graph_are_refused():
+    graph = random_graph(3)
+    for needs in (torch.ones(1), -torch.ones(graph.num_states), torch.full((graph.num_states,), 2**31)):
+        with pytest.raises(SettingError, match="numbers of samples"):
+            episode_plan(graph, needs.long())
+
+
+def test_large_graphs_are_quick():
+    rng, S, horizon = random.Random(0), 40, 12
+    step = [[[rng.randrange(S) for _ in range(3)] for _ in range(S)] for _ in range(horizon - 1)]
+    graph = build(step, horizon, 3)
+    assert graph.num_states > 200 and S // 2 < len(path_cover(graph)) < graph.num_states
 
 
 def test_horizon_one_needs_the_empty_path():
