@@ -5,19 +5,21 @@ With residual h_f = f - V_hat, excess g_f = h_f - h_{f*} and bias bound b_bar >=
     paper       Risk_b(f) <= min Risk_b + 2 phi^2 + 8 phi   + (22 / n) log(2 F B / delta)    for every simulator b
     erratum     Risk_b(f) <= min Risk_b + 2 phi^2 + 8 phi^2 + (22 / n) log(2 F B / delta)    for every simulator b
     sharp       Risk_b(f) <= min Risk_b + (b_bar + width sqrt(L / (2 n)))^2                  for every simulator b
-    pairwise    Risk_b(f) - Risk_b(g) <= K d - d^2 for all g, b,  d = ||h_f - h_g||_n,  K = 2 b_bar + width sqrt(2 L / n)
+    pairwise    Risk_b(f) <= Risk_b(g) + K d - d^2,   d = ||h_f - h_g||_n                    for all g and b
     pooled      mean_b Risk_b(f) <= min + (b_bar + width sqrt(L' / (2 n B)))^2
     calibrated  pooled, with b_bar = sqrt(slack) measured on calibration simulators: heuristic
+    both        pooled and sharp, each with delta / 2
 
-where L = log(4 F B / delta), L' = log(F / delta). All but `paper` are proved to keep f* with probability 1 - delta / 4
-(theory.md 2.3, 2.6) when b_bar holds; `paper` keeps it too, and keeps far too much (theory.md F2).
+where K = 2 b_bar + width sqrt(2 L / n), L = log(4 F B / delta), L' = log(F / delta). When b_bar holds, f* survives with
+probability 1 - delta / 4, or 1 - delta for `pooled` (theory.md 2.3, 2.6). `paper` keeps it too, if b_bar <= 3 phi / 2,
+and keeps far too much (theory.md F2).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -86,10 +88,10 @@ def paper(evidence: Evidence, settings: RuleSettings) -> Verdict:
     """The box as printed. Safe, but its accuracy claim is false (theory.md F2): survivors may err by sqrt(phi).
 
     Paper deviation:
-        None. What is proved is E[Y] <= 66 phi^2 + 64 phi, so `accuracy` is its root.
+        None. The claim E[Y] <= 130 phi^2 is not repeated; `accuracy` is what (E1) and (E2) prove for this threshold.
     """
     tau = 2 * settings.phi**2 + 8 * settings.phi + _box_noise(evidence, settings)
-    return _per_simulator(evidence, tau, math.sqrt(66 * settings.phi**2 + 64 * settings.phi))
+    return _per_simulator(evidence, tau, _accuracy(evidence, settings, tau))
 
 
 def erratum(evidence: Evidence, settings: RuleSettings) -> Verdict:
@@ -135,12 +137,20 @@ def calibrated(evidence: Evidence, settings: RuleSettings) -> Verdict:
     return Verdict(verdict.keep, verdict.threshold, math.inf)
 
 
+def both(evidence: Evidence, settings: RuleSettings) -> Verdict:
+    """Survivors of `pooled` and of `sharp`: less noise on average, and a bound on every simulator (theory.md 2.6)."""
+    half = replace(settings, delta=settings.delta / 2)
+    on_average, on_each = pooled(evidence, half), sharp(evidence, half)
+    return Verdict(on_average.keep & on_each.keep, on_each.threshold, on_each.accuracy)
+
+
 RULES: dict[str, Rule] = {
     "paper": paper,
     "erratum": erratum,
     "sharp": sharp,
     "pairwise": pairwise,
     "pooled": pooled,
+    "both": both,
     "calibrated": calibrated,
 }
 

@@ -154,9 +154,7 @@ def test_a_simulator_that_raises():
     def explode(x, reward):
         raise ZeroDivisionError("gear box")
 
-    with pytest.raises(
-        SimulatorError, match="step to succeed; got ZeroDivisionError: gear box.*one of simulators"
-    ) as e:
+    with pytest.raises(SimulatorError, match="step .* got ZeroDivisionError: gear box.*one of simulators") as caught:
         rollout(guarded(step=explode), first, 5, SEED)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     with pytest.raises(SimulatorError, match="fault in simulator 4"):
