@@ -115,7 +115,7 @@ def _closure(graph: StateGraph) -> np.ndarray:
 
 
 def _links(reach: np.ndarray, needs: np.ndarray) -> list[dict[int, int]]:
-    """How many samples of each state share an episode with a sample of a later state t: links[s][t], the most possible."""
+    """How many samples of each state share an episode with a sample of a later t, as many as possible."""
     xi = len(reach)
     capacity = np.zeros((2 * xi + 2, 2 * xi + 2), dtype=np.int32)  # states as earlier, states as later, source, sink
     source, sink = 2 * xi, 2 * xi + 1
