@@ -116,6 +116,11 @@ def load_policy(path: Path | str) -> MetaPolicy:
         ) from error
 
 
+def family_of(path: Path | str) -> dict | None:
+    """`{"name", "parameters"}` of the family that a policy file was trained on, if it says."""
+    return read(path)[0]["family"]
+
+
 def read(path: Path | str) -> tuple[dict, dict[str, Tensor]]:
     """The header and tensors of a policy file, with format and completeness checked."""
     path = Path(path)

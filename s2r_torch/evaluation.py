@@ -26,7 +26,7 @@ class Deployed:
     """The worth of a deployed meta-policy on held-out worlds."""
 
     value: float  # mean expected total reward over the worlds
-    low: float  # 95 % interval of that mean, from the paired gap to the optimum
+    low: float  # 95 % interval of that mean, from the paired gap to the optimum, cut at 0 and the optimum
     high: float
     optimal: float  # mean over the same worlds
     optimal_kind: str  # "exact", or what the bound is
@@ -60,8 +60,8 @@ def value_deployed(meta_policy: MetaPolicy, D_real: Tensor, draws: Draws, n_roll
         value, optimal, kind = exact.policy_values(truth, act)[:, 0], exact.optimal(truth)[0][:, 0], "exact"
     gap = optimal - value
     half = stats.t.ppf(0.975, count - 1) * float(gap.std()) / math.sqrt(count)
-    mean = float(value.mean())
-    return Deployed(mean, mean - half, mean + half, float(optimal.mean()), kind, count, episodes)
+    mean, best = float(value.mean()), float(optimal.mean())
+    return Deployed(mean, max(0.0, mean - half), min(best, mean + half), best, kind, count, episodes)
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from s2r_torch.exploration import Exploration, estimate_densities, explore
 from s2r_torch.kernels import make_kernel
 from s2r_torch.policy import MetaPolicy
 from s2r_torch.predictors.ensemble import Ensemble
-from s2r_torch.predictors.nets import Problem, net_class
-from s2r_torch.predictors.training import TrainingData, fit
+from s2r_torch.predictors.nets import Net, Problem, net_class
+from s2r_torch.predictors.training import TrainingData, TrainingSettings, fit
 from s2r_torch.rng import Seed
 from s2r_torch.settings import DensitySettings, RunSettings
 from s2r_torch.sim2real import Outcome, Trial, method_named
@@ -152,9 +152,11 @@ def train_predictors(run: Run) -> None:
     if predictors.kind == "known":
         run.ensemble = known_class(run, problem)
     else:
-        nets = [train_one(run, problem, data, name, dict(kw)) for name, kw in run.settings.nets.items()]
+        training = predictors.training
+        nets = [train_one(run, problem, data, training, name, dict(kw)) for name, kw in run.settings.nets.items()]
         run.ensemble = Ensemble(problem, tuple(nets))
-    run.blind = Ensemble(problem, (train_one(run, problem, data, "blind", {}),))
+    few = replace(predictors.training, members=predictors.blind_members)
+    run.blind = Ensemble(problem, (train_one(run, problem, data, few, "blind", {}),))
     _save(run, "class", run.ensemble, 0)
 
 
@@ -261,9 +263,10 @@ def make_estimator(density: DensitySettings, run: Run, simulators: Guard) -> Den
     return DensityEstimator(grid, kernel, bandwidth, off_grid_limit=density.off_grid_limit)
 
 
-def train_one(run: Run, problem: Problem, data: TrainingData, name: str, settings: dict):
+def train_one(
+    run: Run, problem: Problem, data: TrainingData, training: TrainingSettings, name: str, settings: dict
+) -> Net:
     """Trains one architecture: members x snapshots of it."""
-    training = run.settings.predictors.training
     seed = run.seed.child("net", name)
     net = net_class(name)(problem, training.members, seed.child("weights").generator(), **settings)
     run.reporter.stage(f"train {name} ({training.members} members together)", training.steps * problem.graph.horizon)

@@ -22,7 +22,7 @@ LABELS = {
     "open_loop": "best fixed action list",
     "blind": "density-blind ensemble",
     "deployed": "deployed, no reward seen",
-    "optimal": "optimal",
+    "optimal": "optimal, over the prior",
 }
 
 
@@ -42,12 +42,14 @@ class LiveReporter:
         self.rows: list[tuple[str, int, float]] = []
 
     def __enter__(self) -> LiveReporter:
-        self.progress.start()
+        if self.console.is_terminal:
+            self.progress.start()
         return self
 
     def __exit__(self, *exception) -> None:
         self._finish(failed=exception[0] is not None)
-        self.progress.stop()
+        if self.console.is_terminal:
+            self.progress.stop()
 
     def stage(self, name: str, total: int | None) -> None:
         self._finish()
@@ -152,9 +154,9 @@ def _draw_values(axes, summary: dict) -> None:
     low, high = value["deployed"] - value["deployed_low"], value["deployed_high"] - value["deployed"]
     axes.errorbar(value["deployed"], names.index("deployed"), xerr=[[low], [high]], color="black", capsize=3, lw=1)
     for i, number in enumerate(numbers):
-        axes.text(max(numbers) * 1.1, i, f"{number:.3f}", va="center", ha="right", fontsize=9)
+        axes.text(max(numbers) * 1.2, i, f"{number:.3f}", va="center", ha="right", fontsize=9)
     axes.set_yticks(range(len(names)), [LABELS[name] for name in names])
-    axes.set_xlim(0, max(numbers) * 1.12)
+    axes.set_xlim(0, max(numbers) * 1.22)
     axes.set_xlabel("expected total reward per episode")
     axes.set_title(f"{summary['experiment']}: value", loc="left", fontsize=10)
 
@@ -174,7 +176,9 @@ def _draw_training(axes, rows: list[tuple[str, int, float]]) -> None:
             series.setdefault(name.removeprefix("bellman_risk/"), []).append((step, number))
     for name, points in series.items():
         axes.plot(*zip(*points, strict=True), lw=1, label=name)
-    axes.set_xlabel("steps, from the last layer to the first")
+    axes.set_xlabel("steps, last layer first")
+    axes.set_yscale("symlog", linthresh=1e-3)
+    axes.set_ylim(bottom=0)
     axes.set_title("Bellman risk in training", loc="left", fontsize=10)
     if series:
         axes.legend(frameon=False, fontsize=8)

@@ -60,6 +60,7 @@ class PredictorSettings:
         n_samples: transitions per state and simulator.
         training: sizes and rates.
         calibration: sizes of the calibration stage.
+        blind_members: members of the density-blind baseline, trained in the same way on the same draws.
         known: keyword arguments of the family's ready-made class.
     """
 
@@ -68,12 +69,13 @@ class PredictorSettings:
     n_samples: int = 64
     training: TrainingSettings = field(default_factory=TrainingSettings)
     calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
+    blind_members: int = 4
     known: Mapping = field(default_factory=dict)
 
     def __post_init__(self):
         if self.kind not in ("trained", "known"):
             raise SettingError(expected="kind trained or known", got=repr(self.kind), cause="a typo in conf/predictors")
-        if min(self.num_simulators, self.n_samples) < 1:
+        if min(self.num_simulators, self.n_samples, self.blind_members) < 1:
             raise SettingError(expected="sizes >= 1", got=str(self), cause="a typo in conf/predictors")
 
 
