@@ -4,18 +4,23 @@ A state with number i within its layer emits one number in cell i, so that state
 cell's halves are what rewards and predictors tell apart. theta in [-1, 1] moves readings and tilts rewards.
 """
 
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import naive
 import torch
 from torch import Tensor
 
 from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.budget import Budget, practical
 from s2r_torch.density import DensityEstimator
 from s2r_torch.density_grid import DensityGrid
+from s2r_torch.elimination import Elimination, Judges
 from s2r_torch.envs.layered import LayeredSimulators, LayeredWorld, depth_first
-from s2r_torch.episodes import Guard, Ledger
+from s2r_torch.episodes import Guard, Ledger, observe, try_actions
+from s2r_torch.exploration import estimate_densities
 from s2r_torch.kernels import make_kernel
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets import Problem
@@ -92,7 +97,7 @@ def layered(moves: Sequence[Sequence[Sequence[int]]], num_actions: int) -> tuple
 def random_world(seed: int, horizon: int, num_actions: int, width: int = 3) -> Tabular:
     """A random layered world, rewards included."""
     g = torch.Generator().manual_seed(seed)
-    sizes = [1] + torch.randint(1, width + 1, (horizon - 1,), generator=g).tolist()
+    sizes = [1] + torch.randint(2, width + 1, (horizon - 1,), generator=g).tolist()
     moves = [
         torch.randint(after, (size, num_actions), generator=g).tolist() for size, after in itertools.pairwise(sizes)
     ]
@@ -142,16 +147,92 @@ def class_of(world: Tabular, tables: Tensor, gains: Tensor | None = None) -> Ens
 
 
 def random_class(world: Tabular, members: int, seed: int) -> Ensemble:
-    """Random tables near the size of a layer's reward-to-go, so that some members are nearly right."""
+    """Tables that are about right in most places, and wrong in others, each member in its own."""
     g = torch.Generator().manual_seed(seed)
     horizon, codes = world.graph.horizon, 2 * world.spec.max_states_per_layer
-    shape = (members, horizon, codes, world.graph.num_actions)
     to_go = (horizon - torch.arange(horizon, dtype=torch.float64)) / horizon / 2
-    spread = torch.rand(members, dtype=torch.float64, generator=g)
-    noise = (torch.rand(shape, dtype=torch.float64, generator=g) - 0.5) * spread[:, None, None, None]
-    gains = 2 * torch.rand(members, dtype=torch.float64, generator=g) - 1
-    return class_of(world, to_go[:, None, None] + noise, gains)
+    size = 1.8 * torch.rand(members, 1, 1, 1, dtype=torch.float64, generator=g) - 0.9
+    wrong = torch.rand(members, horizon, codes // 2, 1, dtype=torch.float64, generator=g) < 0.4
+    detail = torch.rand(members, horizon, codes, world.graph.num_actions, dtype=torch.float64, generator=g) - 0.5
+    gains = 0.2 * torch.rand(members, dtype=torch.float64, generator=g) - 0.1
+    tables = to_go[:, None, None] + size * wrong.repeat_interleave(2, 2) + 0.1 * detail
+    return class_of(world, tables, gains)
 
 
-def seed_of(number: int) -> Seed:
-    return Seed.root(number)
+# -- elimination, and its oracle ------------------------------------------------------------------------------------
+
+SIZES = {
+    "num_simulators": 3,
+    "n_merge": 150,
+    "n_dist": 100,
+    "n_test": 40,
+    "n_train": 120,
+    "n_rollouts": 4,
+    "n_probes": 2,
+    "n_real": 50,
+    "epsilon": 0.05,
+    "delta": 0.5,
+}
+
+
+def budget_for(world: Tabular, members: int, **changes) -> Budget:
+    graph = world.graph
+    return practical(graph.horizon, graph.num_actions, members, num_states=graph.num_states, **SIZES | changes)
+
+
+def judges_of(
+    world: Tabular, ensemble: Ensemble, budget: Budget, rule: str, seed: int = 0, on_empty: str = "best", **elimination
+) -> Judges:
+    """Judges with as many thetas as the budget asks for, evenly spaced, and estimated densities."""
+    theta = torch.linspace(-0.9, 0.8, budget.num_simulators, dtype=torch.float64).tolist()
+    guard, root = world.guard(theta, "eliminate"), Seed.root(seed)
+    D_hat = estimate_densities(world.guard(theta), world.graph, estimator_of(world), budget.n_dist, root)
+    settings = Elimination(rule, on_empty, **elimination)
+    return Judges(guard, D_hat, world.graph, ensemble, budget, settings, root.child("eliminate"))
+
+
+def naive_predictors(ensemble: Ensemble, D_hat: Tensor) -> list:
+    """The tables as functions (b, h, x) -> [A] of plain numbers."""
+    (group,) = ensemble.groups
+    tables, gains, functional, D = (t.numpy() for t in (group.tables, group.gains, group.functional, D_hat))
+    signal = [sum(w * value for w, value in zip(functional, D[b, 0], strict=True)) for b in range(len(D))]
+
+    def predictor(f: int) -> Callable:
+        def values(b: int, h: int, x: float) -> list[float]:
+            return [min(1.0, max(0.0, q + gains[f] * signal[b])) for q in tables[f, h, int(2 * x)].tolist()]
+
+        return values
+
+    return [predictor(f) for f in range(len(gains))]
+
+
+def oracle_of(judges: Judges) -> naive.World:
+    """What the naive algorithms are given: the same samples, drawn through the same streams, as numbers."""
+    graph, budget = judges.graph, judges.budget
+    fresh = Guard(judges.simulators.inner, Ledger(), "oracle")
+
+    def test_samples(state: int) -> list:
+        return observe(fresh, graph.paths[state], budget.n_test, judges.seed.child("test", state))[..., 0].tolist()
+
+    def train_samples(state: int) -> tuple[list, list, list]:
+        data = try_actions(fresh, graph.paths[state], budget.n_train, judges.seed.child("train", state))
+        return data.x[..., 0].tolist(), data.actions.tolist(), data.rewards.tolist()
+
+    return naive.World(
+        predictors=naive_predictors(judges.ensemble, judges.D_hat),
+        B=len(fresh),
+        horizon=graph.horizon,
+        num_actions=graph.num_actions,
+        state_of=graph.end,
+        test_samples=functools.cache(test_samples),
+        train_samples=functools.cache(train_samples),
+        epsilon_test=budget.epsilon_test,
+        rule=judges.elimination.rule,
+        numbers={
+            "phi": budget.phi,
+            "b_bar": budget.b_bar,
+            "delta": budget.delta_td,
+            "reward_width": judges.ensemble.problem.spec.reward_width,
+        },
+        on_empty=judges.elimination.on_empty,
+    )
