@@ -28,7 +28,7 @@ class Learned:
 
     member: int
     knowledge: Knowledge
-    stopped: str  # "accepted", "no_progress" (test failed and every state is learned) or "swept"
+    stopped: str  # "accepted", "no_progress" (test failed and no unlearned state was met) or "swept"
     rounds: tuple[Round, ...] = ()
 
 
@@ -41,19 +41,21 @@ def learn_on_simulators(knowledge: Knowledge, judges: Judges, V_hat_star: float)
         V_hat_star: estimate of the optimal value, from Algorithm 1, line 5.
 
     Returns:
-        The member whose policy was accepted; or, when the test fails and no unlearned state is left, the survivor of
-        least pooled risk, with `stopped == "no_progress"`.
+        The member whose policy was accepted; or, when the test fails and the probes meet no unlearned state, the
+        survivor of least pooled risk, with `stopped == "no_progress"`.
 
     Raises:
         RealizabilityError: no predictor survived.
 
     Paper deviation:
         The test is one-sided (theory.md C15). N_2 trajectories are used in total, and DFS-Learn is called only at
-        states not yet learned (C3). "Any f" is the survivor of least pooled risk. A trained class overrates itself;
-        calibration measures by how much, and V_hat* is lowered by that much (heuristic, 0 for an exact class).
+        states not yet learned (C3). "Any f" is the survivor of least pooled risk. A round that teaches nothing ends
+        the loop, which would else go on for ever: in Theorem L its probability is part of delta (theory.md 3.2). A
+        trained class overrates itself; calibration measures by how much, and V_hat* is lowered by that much
+        (heuristic, 0 for an exact class).
 
     Cost:
-        n_rollouts episodes per simulator and round; at most xi rounds.
+        max(n_rollouts, N_2 / B) episodes per simulator and round; at most xi rounds.
     """
     target = V_hat_star - judges.elimination.value_bias
     rounds: list[Round] = []
@@ -64,7 +66,7 @@ def learn_on_simulators(knowledge: Knowledge, judges: Judges, V_hat_star: float)
         unlearned = [s for s in _probed_states(episodes, len(rounds), judges) if not knowledge.learned[s]]
         accepted = target - value <= judges.budget.epsilon_demand
         rounds.append(Round(member, value, target, 0 if accepted else len(unlearned)))
-        if accepted or bool(knowledge.learned.all()):
+        if accepted or not unlearned:
             return Learned(member, knowledge, "accepted" if accepted else "no_progress", tuple(rounds))
         for state in unlearned:
             if not knowledge.learned[state]:
@@ -72,23 +74,26 @@ def learn_on_simulators(knowledge: Knowledge, judges: Judges, V_hat_star: float)
 
 
 def _rollout(member: int, number: int, judges: Judges) -> Rollouts:
-    """n_1 episodes of pi^f on every simulator (lines 4-5)."""
+    """n_1 episodes of pi^f on every simulator, or more where N_2 probes need them (lines 4-5)."""
     evaluator = judges.ensemble.subset([member]).evaluator(judges.D_hat)
 
     def act(step: int, x: Tensor) -> Tensor:
         return greedy_actions(evaluator.q_of(0, step, x))
 
     seed = judges.seed.child("rollout", number)
-    return rollout(judges.simulators.for_purpose("rollout"), act, judges.budget.n_rollouts, seed)
+    n = max(judges.budget.n_rollouts, _probes_per_simulator(judges))
+    return rollout(judges.simulators.for_purpose("rollout"), act, n, seed)
 
 
 def _probed_states(episodes: Rollouts, number: int, judges: Judges) -> list[int]:
     """The distinct states on N_2 trajectories, chosen before they are looked at, deepest first (theory.md C3)."""
-    B, n = episodes.actions.shape[:2]
     generator = judges.seed.child("probe", number).generator()
     visited = judges.graph.visited(episodes.actions)  # [B, n, H]
-    if judges.budget.n_probes <= B:
-        chosen = visited[torch.randperm(B, generator=generator)[: judges.budget.n_probes], :1]
-    else:
-        chosen = visited[:, : min(n, -(-judges.budget.n_probes // B))]
-    return sorted(chosen.unique().tolist(), key=lambda s: -int(judges.graph.layer[s]))
+    B, each = len(visited), _probes_per_simulator(judges)
+    rows = torch.randperm(B, generator=generator)[: judges.budget.n_probes] if each == 1 else slice(None)
+    return sorted(visited[rows, :each].unique().tolist(), key=lambda s: -int(judges.graph.layer[s]))
+
+
+def _probes_per_simulator(judges: Judges) -> int:
+    """ceil(N_2 / B); where it is 1, N_2 of the simulators are chosen."""
+    return -(-judges.budget.n_probes // len(judges.simulators))
