@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from s2r_torch.bandwidth import paper_bandwidth, reference_bandwidth
@@ -104,6 +106,12 @@ class Run:
         self.seed = Seed.root(self.settings.seed)
         self.ledger = Ledger()
         self.draws = Draws(self.family, self.seed, self.ledger)
+        if self.settings.predictors.kind == "known" and self.family.name not in KNOWN_CLASSES:
+            raise SettingError(
+                expected=f"a family with a ready-made class: {sorted(KNOWN_CLASSES)}",
+                got=self.family.name,
+                cause="predictors=known with a family whose f* is not known",
+            )
 
     def execute(self) -> Run:
         """Runs all stages, each timed."""
@@ -166,12 +174,18 @@ def calibrate_class(run: Run) -> None:
     simulators = run.draws.simulators("calibrate", settings.simulators)
     run.reporter.stage("calibrate", None)
     seed = run.seed.child("calibrate")
-    graph = run.exploration.graph
-    D_hat = estimate_densities(simulators, graph, run.estimator, run.settings.budget.n_dist, seed.child("density"))
-    risks, _ = bellman_table(simulators, D_hat, run.blind, settings.n, seed.child("table"))
+    xi, G = run.exploration.D_hat.shape[1:]
+    unseen = torch.zeros(len(simulators), xi, G)  # what the blind class makes of densities
+    risks, _ = bellman_table(simulators, unseen, run.blind, settings.n, seed.child("blind"))
     run.blind_member = int(risks.mean(1).sum(1).argmin())
-    if not run.ensemble.exact:
-        run.calibration = calibrate(simulators, D_hat, run.ensemble, settings, seed)
+    if run.ensemble.exact:
+        return
+    graph, n_dist = run.exploration.graph, run.settings.budget.n_dist
+    D_hat = estimate_densities(simulators, graph, run.estimator, n_dist, seed.child("density"))
+    run.calibration = calibrate(simulators, D_hat, run.ensemble, settings, seed)
+    if run.folder:
+        path = run.folder / "calibration.json"
+        path.write_text(json.dumps({"slack": run.calibration.slack, "value_bias": run.calibration.value_bias}))
 
 
 def learn(run: Run) -> None:
@@ -294,12 +308,6 @@ def train_one(
 
 def known_class(run: Run, problem: Problem) -> Ensemble:
     """The family's own finite class, which holds f*."""
-    if run.family.name not in KNOWN_CLASSES:
-        raise SettingError(
-            expected=f"a family with a ready-made class: {sorted(KNOWN_CLASSES)}",
-            got=run.family.name,
-            cause="predictors=known with a family whose f* is not known",
-        )
     group = KNOWN_CLASSES[run.family.name].build(run.family, problem.grid, **run.settings.predictors.known)
     return Ensemble(problem, (group,), exact=True)
 

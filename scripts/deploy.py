@@ -1,6 +1,6 @@
 """Deploys a trained policy in a world that shows no reward, from its policy file alone.
 
-    python scripts/deploy.py checkpoint=runs/grid/.../policy.safetensors world=grid world.seed=7
+python scripts/deploy.py checkpoint=runs/grid/.../policy.safetensors world=grid world.seed=7
 """
 
 import os

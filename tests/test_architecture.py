@@ -1,0 +1,118 @@
+"""The layout is the method: imports go one way, heavy libraries stay in one place, and importing changes nothing."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "s2r_torch"
+
+# Lowest layer first; a module imports from its own line or from lines above it (DESIGN.md section 3).
+LAYERS = (
+    ("base", "errors", "rng"),
+    ("episodes", "planner", "confidence", "density", "envs"),
+    ("exploration", "coverage"),
+    ("predictors", "rules"),
+    ("policy",),
+    ("elimination", "calibration", "sweep", "learn_on_simulators"),
+    ("sim2real", "deployment", "diagnostics", "checkpoint", "draws"),
+    ("baselines", "evaluation", "settings", "pipeline", "summary", "report"),
+)
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+# Only these may import these; hydra belongs to scripts alone.
+HOMES = {
+    "hydra": set(),
+    "omegaconf": set(),
+    "lightning": {"predictors/training.py"},
+    "gymnasium": {"envs/gym_adapter.py"},
+    "safetensors": {"checkpoint.py"},
+    "matplotlib": {"report.py"},
+}
+
+
+def modules() -> list[Path]:
+    return sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
+
+
+def imports(path: Path) -> list[str]:
+    """Dotted names that a module imports, also inside functions."""
+    names = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.append(node.module)
+    return names
+
+
+def part(path: Path) -> str:
+    """The line of the layout that a module belongs to: its package, or itself."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_one_way(path):
+    mine = part(path)
+    assert mine in LEVEL, f"{mine} is not in the layout; give it a line"
+    for name in imports(path):
+        if name.startswith("s2r_torch."):
+            theirs = name.split(".")[1]
+            assert LEVEL[theirs] <= LEVEL[mine], (
+                f"{mine} (layer {LEVEL[mine]}) imports {theirs} (layer {LEVEL[theirs]})"
+            )
+
+
+def test_no_import_cycles():
+    """Module by module: no chain of imports leads back."""
+    graph = {}
+    for path in modules():
+        name = "s2r_torch." + ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        graph[name.removesuffix(".__init__")] = set(imports(path))
+    done, open_ = set(), []
+
+    def visit(name):
+        assert name not in open_, f"import cycle: {' -> '.join(open_ + [name])}"
+        if name in done or name not in graph:
+            return
+        open_.append(name)
+        for other in sorted(graph[name]):
+            visit(other)
+        open_.pop()
+        done.add(name)
+
+    for name in sorted(graph):
+        visit(name)
+
+
+def test_algorithms_never_import_families():
+    """Algorithms know protocols only; evaluation, pipeline and policy files may name families."""
+    allowed = {"envs", "evaluation", "draws", "baselines", "pipeline", "checkpoint"}
+    for path in modules():
+        if part(path) not in allowed:
+            assert not [n for n in imports(path) if n.startswith("s2r_torch.envs")], path
+
+
+@pytest.mark.parametrize("library", HOMES)
+def test_heavy_libraries_have_one_home(library):
+    users = {str(p.relative_to(PACKAGE)) for p in modules() for n in imports(p) if n.split(".")[0] == library}
+    if library == "lightning":  # the TensorBoard logger is Lightning's, and is asked for by the run
+        users.discard("pipeline.py")
+    assert users <= HOMES[library]
+
+
+def test_import_is_light_and_has_no_side_effect():
+    code = """
+import sys, random, numpy, torch
+before = (torch.get_rng_state().clone(), torch.get_default_dtype(), torch.get_num_threads(), random.getstate())
+import s2r_torch
+after = (torch.get_rng_state(), torch.get_default_dtype(), torch.get_num_threads(), random.getstate())
+assert torch.equal(before[0], after[0]) and before[1:] == after[1:], "global state changed"
+heavy = {"hydra", "omegaconf", "lightning", "gymnasium", "matplotlib", "rich"} & set(sys.modules)
+assert not heavy, f"imported {heavy}"
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,155 @@
+"""Whole runs at smoke size: what they write, that they repeat bit by bit, and what they say when things go wrong."""
+
+import json
+
+import pytest
+import torch
+from smoke import small_settings
+
+from s2r_torch.checkpoint import load_policy
+from s2r_torch.draws import Draws
+from s2r_torch.envs import make_family
+from s2r_torch.envs.exact import optimal, policy_values
+from s2r_torch.errors import SettingError
+from s2r_torch.pipeline import Run, Silent
+from s2r_torch.report import figure, table, write_metrics
+from s2r_torch.summary import partial_summary, summary
+
+MIXTURE = (
+    "+experiment=mixture",
+    "density.merge.n_merge=5000",
+    "budget.n_dist=4000",
+    "budget.n_real=400",
+    "budget.n_train=4000",
+    "budget.n_test=500",
+    "budget.num_simulators=4",
+)
+
+
+def grid_run(*overrides: str, folder=None) -> Run:
+    return Run(small_settings("+experiment=grid", *overrides), make_family("grid"), folder).execute()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Run:
+    return grid_run(folder=tmp_path_factory.mktemp("run"))
+
+
+def without_seconds(run: Run) -> str:
+    return json.dumps({k: v for k, v in summary(run).items() if k != "seconds"}, sort_keys=True)
+
+
+def test_same_seed_same_summary(finished):
+    assert without_seconds(grid_run()) == without_seconds(finished)
+    assert without_seconds(grid_run("seed=1")) != without_seconds(finished)
+
+
+def test_summary_has_what_users_read(finished):
+    found = summary(finished)
+    assert set(found) >= {"experiment", "seed", "method", "rule", "net", "problem", "ensemble", "value", "episodes"}
+    assert found["problem"]["states_per_layer"] == [1, 2, 3, 2, 1]
+    assert found["ensemble"]["size"] == 4
+    value = found["value"]
+    assert 0 <= value["deployed_low"] <= value["deployed"] <= value["deployed_high"] <= value["optimal"] <= 1
+    assert value["open_loop"] == pytest.approx(0.5, abs=0.1)  # of 20 draws of theta
+    assert found["episodes"]["real_per_world"] == 3 * 100  # w n_real
+    json.dumps(found)
+
+
+def test_every_episode_is_counted(finished):
+    """explore: a pilot, deciders x n_merge per path, simulators x n_dist per state; the judges explore again."""
+    visits = len(finished.exploration.visits) + len(finished.outcome.exploration.visits)
+    counts = finished.ledger.counts
+    assert counts["explore"] == 24 * 500 + visits * 4 * 1000 + (24 + 4) * 9 * 100
+    assert counts["train"] == 24 * 9 * 16
+    assert counts["calibrate"] == 4 * (9 * 50 * 2 + 9 * 100 + 2)  # the class and the blind one, densities, rollouts
+    assert counts["real"] == 2 * 300
+    assert counts["evaluate"] == 0  # this family's values are exact
+
+
+def test_run_folder_has_every_stage(finished):
+    names = {path.name for path in finished.folder.iterdir()}
+    assert names >= {"exploration.safetensors", "class.safetensors", "calibration.json", "policy.safetensors"}
+    loaded = load_policy(finished.folder / "policy.safetensors")
+    x = torch.rand(2, 50, 2, dtype=torch.float64)
+    theirs, ours = (policy.condition(finished.D_real).act(1, x) for policy in (loaded, finished.meta_policy))
+    assert torch.equal(theirs, ours)
+
+
+def test_table_figure_and_metrics(finished, tmp_path):
+    found = summary(finished)
+    assert table(found).row_count >= 8
+    figure(found, [("bellman_risk/lookup", 20, 0.1), ("bellman_risk/lookup", 40, 0.05)], tmp_path / "run.png")
+    assert (tmp_path / "run.png").stat().st_size > 10_000
+    write_metrics(tmp_path / "metrics.csv", [("survivors", 1, 3)])
+    assert (tmp_path / "metrics.csv").read_text().splitlines() == ["series,step,value", "survivors,1,3"]
+
+
+@pytest.mark.parametrize("method, rule", [("sim2real", "erratum"), ("sweep", "sharp")])
+def test_mixture_keeps_f_star_and_deploys_it(method, rule):
+    run = Run(small_settings(*MIXTURE, f"method={method}", f"rule={rule}"), make_family("mixture", horizon=2)).execute()
+    found = summary(run)
+    assert found["ensemble"]["f_star_survives"] and found["net"] == "known"
+    assert found["value"]["optimal"] - found["value"]["deployed"] <= 0.02
+    assert any("true theta" in notice for notice in found["notices"])
+
+
+def test_printed_rule_eliminates_nothing_and_says_so():
+    run = Run(small_settings(*MIXTURE, "rule=paper"), make_family("mixture", horizon=2)).execute()
+    found = summary(run)
+    assert found["ensemble"]["survivors"] == found["ensemble"]["size"]
+    assert any("eliminated nothing" in notice for notice in found["notices"])
+
+
+def test_interrupted_run_leaves_finished_stages(tmp_path):
+    class Impatient(Silent):
+        def stage(self, name, total):
+            if name == "calibrate":
+                raise KeyboardInterrupt
+
+    run = Run(small_settings("+experiment=grid"), make_family("grid"), tmp_path, Impatient())
+    with pytest.raises(KeyboardInterrupt):
+        run.execute()
+    assert (tmp_path / "exploration.safetensors").exists()
+    assert load_policy(tmp_path / "class.safetensors").ensemble.size == 4
+    assert not (tmp_path / "policy.safetensors").exists()
+    left = partial_summary(run, "KeyboardInterrupt")
+    assert left["finished_stages"] == ["explore_family", "train_predictors"] and left["status"] == "unfinished"
+
+
+def test_known_class_needs_a_family_that_ships_one():
+    """Refused before anything is drawn."""
+    with pytest.raises(SettingError, match="ready-made class"):
+        Run(small_settings("+experiment=grid", "predictors=known"), make_family("grid"))
+
+
+def test_stages_never_share_a_draw_of_theta(finished):
+    draws = Draws(finished.family, finished.seed, finished.ledger)
+    thetas = [draws.theta(name, 4) for name in ("train", "calibrate", "judge", "worlds", "population")]
+    for i, one in enumerate(thetas):
+        for other in thetas[i + 1 :]:
+            assert not bool((one == other).any())
+
+
+def test_family_without_ground_truth_is_valued_by_episodes():
+    """Values by rollouts agree with the exact ones of the same worlds; the optimum is a named bound."""
+
+    class Unknown:
+        def __init__(self):
+            self.inner = make_family("grid")
+            self.name, self.spec = self.inner.name, self.inner.spec
+            self.prior, self.simulators = self.inner.prior, self.inner.simulators
+            self.world, self.parameters = self.inner.world, self.inner.parameters
+
+        def truth(self, theta):
+            return None
+
+    settings = small_settings("+experiment=grid", "world.num_worlds=8", "world.n_rollouts=4000")
+    run = Run(settings, Unknown()).execute()
+    found = summary(run)["value"]
+    assert found["optimal_kind"].startswith("bound") and found["optimal"] == 1.0
+    truth = run.family.inner.truth(run.draws.theta("worlds", 8))
+    exact = float(policy_values(truth, run.meta_policy.condition(run.D_real).act)[:, 0].mean())
+    assert found["deployed"] == pytest.approx(exact, abs=4.5 * 0.5 / (8 * 4000) ** 0.5)
+    assert exact <= float(optimal(truth)[0][:, 0].mean())
+    assert found["random"] == pytest.approx(0.475, abs=0.06)
