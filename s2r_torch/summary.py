@@ -60,6 +60,7 @@ def summary(run: Run) -> dict:
             "evaluate": run.ledger.counts["evaluate"],
         },
         "cover": len(run.meta_policy.cover),
+        "n_real": run.meta_policy.n_real,
         "notices": [*verdict(run), *run.notices],
         "seconds": {name: round(value, 2) for name, value in run.seconds.items()},
         "versions": versions(),
