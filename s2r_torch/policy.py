@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from s2r_torch.base import check_shape
 from s2r_torch.density import DensityEstimator
 from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.predictors.ensemble import Ensemble, Evaluator
@@ -29,6 +30,9 @@ class MetaPolicy:
         estimator: kernel, bandwidth and grid that densities must be estimated with.
         cover: action sequences that visit every state.
         n_real: observations per state that a world is asked for.
+
+    Raises:
+        SettingError: no such survivor, or no observation at all.
     """
 
     ensemble: Ensemble
@@ -37,17 +41,27 @@ class MetaPolicy:
     cover: tuple[tuple[int, ...], ...]
     n_real: int
 
+    def __post_init__(self):
+        if not 0 <= self.chosen < self.ensemble.size or self.n_real < 1:
+            raise SettingError(
+                expected=f"chosen in 0 .. {self.ensemble.size - 1} and n_real >= 1",
+                got=f"{self.chosen} and {self.n_real}",
+                cause="an index into the whole class instead of the survivors, or an empty budget",
+            )
+
     @property
     def problem(self) -> Problem:
         return self.ensemble.problem
 
     def condition(self, D_hat: Tensor) -> Policy:
         """The policy for one world's densities [xi, G], or for B worlds' [B, xi, G]."""
+        one = D_hat.ndim == 2
+        expected = (self.problem.graph.num_states, self.problem.grid.num_points)
+        check_shape("densities", D_hat, expected if one else (None, *expected), "another grid, or another state graph")
         if not bool(torch.isfinite(D_hat).all()):
             raise ObservationError(expected="finite densities", got="NaN or inf", cause="a damaged estimate")
-        one = D_hat.ndim == 2
         evaluator = self.ensemble.subset([self.chosen]).evaluator(D_hat[None] if one else D_hat)
-        return Policy(evaluator, self.problem, one)
+        return Policy(evaluator, self.problem, None if one else len(D_hat))
 
     def condition_on(self, observations: Sequence[Tensor]) -> Policy:
         """The policy for a world's observations: one tensor [n_s, d] per state, in the graph's order."""
@@ -65,7 +79,7 @@ class Policy:
 
     _evaluator: Evaluator
     problem: Problem
-    _one: bool
+    num_worlds: int | None  # B, or None for one world without that axis
 
     def q(self, step: int, x: Tensor) -> Tensor:
         """f(D, x, a) for x [n, d] (one world) or [B, n, d] (B worlds): [..., A]."""
@@ -75,14 +89,12 @@ class Policy:
                 expected=f"a step in 0 .. {spec.horizon - 1}", got=str(step), cause="an episode longer than the horizon"
             )
         x = torch.as_tensor(x)
-        if x.ndim != (2 if self._one else 3) or x.shape[-1] != spec.obs_dim or not bool(torch.isfinite(x).all()):
-            raise ObservationError(
-                expected=f"finite observations [{'n' if self._one else 'B, n'}, {spec.obs_dim}]",
-                got=f"shape {list(x.shape)}, all finite: {bool(torch.isfinite(x).all())}",
-                cause="a missing batch axis, another sensor, or a broken one",
-            )
-        q = self._evaluator.q_of(0, step, x[None] if self._one else x)
-        return q[0] if self._one else q
+        expected = (None, spec.obs_dim) if self.num_worlds is None else (self.num_worlds, None, spec.obs_dim)
+        check_shape("observations", x, expected, "a missing batch axis, other worlds, or another sensor")
+        if not bool(torch.isfinite(x).all()):
+            raise ObservationError(expected="finite observations", got="NaN or inf", cause="a broken or stuck sensor")
+        q = self._evaluator.q_of(0, step, x[None] if self.num_worlds is None else x)
+        return q[0] if self.num_worlds is None else q
 
     def act(self, step: int, x: Tensor) -> Tensor:
         """Greedy actions for x [n, d] or [B, n, d]: [...] int64."""

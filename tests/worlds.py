@@ -15,6 +15,7 @@ from torch import Tensor
 
 from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.budget import Budget, practical
+from s2r_torch.coverage import path_cover
 from s2r_torch.density import DensityEstimator
 from s2r_torch.density_grid import DensityGrid
 from s2r_torch.elimination import Elimination, Judges
@@ -22,6 +23,7 @@ from s2r_torch.envs.layered import LayeredSimulators, LayeredWorld, depth_first
 from s2r_torch.episodes import Guard, Ledger, observe, try_actions
 from s2r_torch.exploration import estimate_densities
 from s2r_torch.kernels import make_kernel
+from s2r_torch.policy import MetaPolicy
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets import Problem
 from s2r_torch.rng import Seed
@@ -236,3 +238,7 @@ def oracle_of(judges: Judges) -> naive.World:
         },
         on_empty=judges.elimination.on_empty,
     )
+
+
+def policy_of(world: Tabular, ensemble: Ensemble, chosen: int = 0, n_real: int = 80) -> MetaPolicy:
+    return MetaPolicy(ensemble, chosen, estimator_of(world), path_cover(world.graph), n_real)
