@@ -53,7 +53,7 @@ def test_densities_decide():
     group.tables[0, 0], group.gains[0] = torch.tensor([0.9, 1.2, 0.0]), 1.0
     policy, x = policy_of(WORLD, ensemble), torch.full((1, 1), 0.5, dtype=torch.float64)
     nothing, right = torch.zeros_like(D_HAT[0]), torch.zeros_like(D_HAT[0])
-    right[0, -1] = 1.0  # a signal that lifts the first action's value to the most there is, too
+    right[0, -1] = 4.0  # a signal that lifts the first action's value to the most there is, too
     assert [policy.condition(D).act(0, x).tolist() for D in (nothing, right)] == [[1], [0]]
 
 
