@@ -21,7 +21,7 @@ def direct_sums(windows: Sequence[AxisWindows], x: Tensor) -> Tensor:
     """Sums over windows `[B, G]` float64 of samples `[B, n, d]`. O(B n G)."""
 
     def summed(part: Tensor) -> Tensor:
-        return _product([w.factor(part[..., j]) for j, w in enumerate(windows)]).sum(-2)
+        return kernel_values(windows, part).sum(-2)
 
     return _chunked(summed, x, math.prod(len(w.middle) for w in windows))
 
@@ -37,6 +37,11 @@ def gemm_sums(windows: Sequence[AxisWindows], x: Tensor) -> Tensor:
 
     last = len(windows[-1].middle)
     return _chunked(summed, x, last + math.prod(len(w.middle) for w in windows[:-1]))
+
+
+def kernel_values(windows: Sequence[AxisWindows], x: Tensor) -> Tensor:
+    """The summands `[.., n, G]` float64 of samples `[.., n, d]`: the product kernel at every node, unnormalised."""
+    return _product([w.factor(x[..., j]) for j, w in enumerate(windows)])
 
 
 def _product(factors: Sequence[Tensor]) -> Tensor:
