@@ -17,7 +17,7 @@ from s2r_torch.episodes import Transitions
 from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.predictors.nets import Problem
 
-CHUNK = 2**16  # (member, sample) pairs evaluated at once: a hidden layer then fits in cache
+CHUNK = 2**16  # (member, sample) pairs evaluated at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,17 +62,31 @@ class Ensemble:
         return Evaluator(self, D)
 
 
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """Members of one group on some simulators, few enough to be evaluated at once."""
+
+    group: PredictorGroup
+    members: slice  # positions among the kept members
+    simulators: slice
+    conditioned: object
+
+
+Piece = tuple[slice, slice, slice]  # members, simulators, samples
+
+
 class Evaluator:
     """The class F conditioned on densities; the embedding of D is computed once per member and simulator.
 
-    All accumulations are in float64; memory is bounded by `CHUNK` whatever F, B and n are.
+    All accumulations are in float64; no group is ever asked for more than `CHUNK` (member, sample) pairs at once,
+    whatever F, B and n are.
     """
 
     def __init__(self, ensemble: Ensemble, D: Tensor):
         self.size = ensemble.size
         self._ensemble, self._D = ensemble, D
         self._members = torch.arange(ensemble.size)
-        self._conditioned = [group.condition(D) for group in ensemble.groups]
+        self._blocks = _blocks(ensemble, D)
 
     def holds(self, alive: Tensor) -> bool:
         """Whether every member that is alive [F] is still evaluated."""
@@ -91,8 +105,8 @@ class Evaluator:
     def greedy_values(self, step: int, x: Tensor) -> Tensor:
         """V_hat[f, b] = mean_i max_a f(D_b, x_i, a) for x [B, n, d]: [F, B] (Algorithm 4, line 3)."""
         total = torch.zeros(len(self._members), x.shape[0], dtype=torch.float64)
-        for rows, q in self._chunks(step, x):
-            total[rows[0]] += q.amax(-1).sum(-1, dtype=torch.float64)
+        for (members, simulators, _), q in self._pieces(step, x):
+            total[members, simulators] += q.amax(-1).sum(-1, dtype=torch.float64)
         return self._scatter(total / x.shape[1])
 
     def bellman_risks(self, step: int, data: Transitions, V_next: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -114,9 +128,11 @@ class Evaluator:
         """
         risks = torch.zeros(len(self._members), data.x.shape[0], dtype=torch.float64)
         V_hat = torch.zeros_like(risks)
-        for rows, q, h in self._residuals(step, data, V_next):
-            risks[rows[0]] += (h - data.rewards[:, rows[1]]).square().sum(-1)
-            V_hat[rows[0]] += q.amax(-1).sum(-1, dtype=torch.float64)
+        for piece, q in self._pieces(step, data.x):
+            members, simulators, samples = piece
+            h = self._differences(piece, q, data, V_next)
+            risks[members, simulators] += (h - data.rewards[simulators, samples]).square().sum(-1)
+            V_hat[members, simulators] += q.amax(-1).sum(-1, dtype=torch.float64)
         if not bool(torch.isfinite(risks).all()):
             raise ObservationError(
                 expected="finite Bellman risks",
@@ -128,38 +144,58 @@ class Evaluator:
 
     def distances(self, step: int, data: Transitions, V_next: Tensor | None) -> Tensor:
         """||h_f - h_g||_n on every simulator, h_f = f - V_next: [F', F', B] over the kept members only."""
-        parts = [(rows, h) for rows, _, h in self._residuals(step, data, V_next)]
-        h = torch.cat([torch.cat([h for rows, h in parts if rows[0] == block], -1) for block in _ordered(parts)])
-        gram = torch.einsum("fbn,gbn->fgb", h, h) / data.x.shape[1]
+        count, (B, n) = len(self._members), data.x.shape[:2]
+        gram = torch.zeros(B, count, count, dtype=torch.float64)
+        for simulators in dict.fromkeys((block.simulators.start, block.simulators.stop) for block in self._blocks):
+            rows = slice(*simulators)
+            for samples in _slices(n, CHUNK // (count * (rows.stop - rows.start))):
+                blocks = [block for block in self._blocks if block.simulators == rows]
+                pieces = [(block.members, rows, samples) for block in blocks]
+                q = (block.group.q(block.conditioned, step, data.x[rows, samples]) for block in blocks)
+                h = torch.cat([self._differences(*pair, data, V_next) for pair in zip(pieces, q, strict=True)])
+                h = h.transpose(0, 1)  # [B, F', n]
+                gram[rows] += h @ h.mT
+        gram = gram.permute(1, 2, 0) / n
         norm = gram.diagonal().T  # [F', B]
         return (norm[:, None] + norm[None] - 2 * gram).clamp(min=0).sqrt()
 
     def q_of(self, member: int, step: int, x: Tensor) -> Tensor:
-        """f(D_b, x, a) of one member, by global index: [B, n, A]."""
-        position = int((self._members == member).nonzero())
-        for group, conditioned in zip(self._ensemble.groups, self._conditioned, strict=True):
-            if position < group.size:
-                return group.q(conditioned, step, x)[position]
-            position -= group.size
-        raise AssertionError("unreachable: members and groups agree by construction")
+        """f(D_b, x, a) of one member, by global index: [B, n, A].
 
-    def _residuals(self, step: int, data: Transitions, V_next: Tensor | None) -> Iterator[tuple[tuple, Tensor, Tensor]]:
-        """(members and samples, q [f, B, n, A], h_f(x_i, a_i) = f(D_b, x_i, a_i) - V_next[f, b, a_i]) by chunks."""
-        kept = None if V_next is None else V_next[self._members]
-        for rows, q in self._chunks(step, data.x):
-            actions = data.actions[:, rows[1]].expand(q.shape[:-1])
-            h = q.gather(-1, actions[..., None]).squeeze(-1).double()
-            yield rows, q, (h if kept is None else h - kept[rows[0]].gather(-1, actions))
+        Raises:
+            SettingError: the member was dropped, or never was one.
+        """
+        positions = (self._members == member).nonzero().flatten().tolist()
+        position = positions[0] if positions else -1
+        found = [
+            torch.cat([q[position - block.members.start] for _, q in self._pieces_of(block, step, x)], 1)
+            for block in self._blocks
+            if block.members.start <= position < block.members.stop
+        ]
+        if not found:
+            raise SettingError(
+                expected=f"one of the {len(self._members)} members that are still evaluated",
+                got=f"member {member} of {self.size}",
+                cause="it was eliminated before, or belongs to another class",
+            )
+        return torch.cat(found)
 
-    def _chunks(self, step: int, x: Tensor) -> Iterator[tuple[tuple[slice, slice], Tensor]]:
-        """((members, samples), q [f, B, n, A]) over groups and samples."""
-        start = 0
-        for group, conditioned in zip(self._ensemble.groups, self._conditioned, strict=True):
-            width = max(1, CHUNK // (group.size * x.shape[0]))
-            for i in range(0, x.shape[1], width):
-                piece = slice(i, min(i + width, x.shape[1]))
-                yield (slice(start, start + group.size), piece), group.q(conditioned, step, x[:, piece])
-            start += group.size
+    def _differences(self, piece: Piece, q: Tensor, data: Transitions, V_next: Tensor | None) -> Tensor:
+        """h_f(x_i, a_i) = f(D_b, x_i, a_i) - V_next[f, b, a_i] on a piece, from q [f, b, i, A]: [f, b, i], float64."""
+        members, simulators, samples = piece
+        actions = data.actions[simulators, samples].expand(q.shape[:-1])
+        h = q.gather(-1, actions[..., None]).squeeze(-1).double()
+        return h if V_next is None else h - V_next[self._members[members], simulators].gather(-1, actions)
+
+    def _pieces(self, step: int, x: Tensor) -> Iterator[tuple[Piece, Tensor]]:
+        """(piece, q [f, b, i, A]) over all members, simulators and samples."""
+        for block in self._blocks:
+            yield from self._pieces_of(block, step, x)
+
+    def _pieces_of(self, block: _Block, step: int, x: Tensor) -> Iterator[tuple[Piece, Tensor]]:
+        rows = block.simulators
+        for samples in _slices(x.shape[1], CHUNK // (block.group.size * (rows.stop - rows.start))):
+            yield (block.members, rows, samples), block.group.q(block.conditioned, step, x[rows, samples])
 
     def _scatter(self, values: Tensor) -> Tensor:
         full = values.new_full((self.size, *values.shape[1:]), torch.nan)
@@ -167,13 +203,24 @@ class Evaluator:
         return full
 
 
-def _ordered(parts: Sequence[tuple[tuple, Tensor]]) -> list[slice]:
-    """The member blocks of a chunk list, each once, in order."""
-    blocks: list[slice] = []
-    for rows, _ in parts:
-        if rows[0] not in blocks:
-            blocks.append(rows[0])
+def _blocks(ensemble: Ensemble, D: Tensor) -> list[_Block]:
+    """The class in blocks of at most `CHUNK` (member, simulator) pairs; simulators are cut alike for all groups."""
+    widest = min(CHUNK, max(group.size for group in ensemble.groups))
+    blocks, start = [], 0
+    for group in ensemble.groups:
+        for part in _slices(group.size, CHUNK):
+            members = slice(start + part.start, start + part.stop)
+            piece = group if members.stop - members.start == group.size else group.subset(range(part.start, part.stop))
+            for rows in _slices(D.shape[0], CHUNK // widest):
+                blocks.append(_Block(piece, members, rows, piece.condition(D[rows])))
+        start += group.size
     return blocks
+
+
+def _slices(count: int, width: int) -> Iterator[slice]:
+    """Consecutive slices of 0 .. count of at most `width`, at least 1, each."""
+    for start in range(0, count, max(1, width)):
+        yield slice(start, min(start + max(1, width), count))
 
 
 ClassFactory = Callable[[Problem], Ensemble]

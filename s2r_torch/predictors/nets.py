@@ -219,11 +219,10 @@ class Net(nn.Module):
     def constants(self, step: int) -> Tensor:
         """Lipschitz constants [E + S_h] of the first layer's inputs."""
         local = self.steps[step].first.weight.shape[-1] - self.embedding_size
-        if self.steps[step].embedding is None:
-            embedded = 1 / self.spread
-        else:  # a learned embedding has norm <= 1 on summaries that share one scale
-            embedded = (1 / self.spread).amax().expand(self.embedding_size)
-        return torch.cat([embedded, (1 / self.height).expand(local)])
+        embedded = 1 / self.spread.abs()  # a damaged file may hold negative scales
+        if self.steps[step].embedding is not None:  # which has norm <= 1 on summaries that share one scale
+            embedded = embedded.amax().expand(self.embedding_size)
+        return torch.cat([embedded, (1 / self.height.abs()).expand(local)])
 
     # -- PredictorGroup ----------------------------------------------------------------------------------------------
 
@@ -236,7 +235,7 @@ class Net(nn.Module):
         if not self.looks_up:
             return x.new_zeros(*x.shape[:2], 0, dtype=torch.float32)
         states = self.problem.graph.states_of(step)
-        return look_up(D[:, states], *self.problem.grid.locate(x)) / self.height
+        return look_up(D[:, states], *self.problem.grid.locate(x)) / self.height.to(D.device)
 
     def scaled_x(self, x: Tensor) -> Tensor:
         """Observations in [-1, 1], float32."""

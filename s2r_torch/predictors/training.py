@@ -12,6 +12,7 @@ simulators (`weight`); snapshots along every layer's fit join the class.
 from __future__ import annotations
 
 import logging
+import signal
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -101,11 +102,12 @@ def fit(
 
     Raises:
         LipschitzError: a certificate above the declared bound.
+        KeyboardInterrupt: Ctrl-C, as ever.
     """
     net.fit_scales(data.D)
     module = _BellmanFit(net, data, settings, seed, on_step)
     quiet = logging.getLogger("lightning.pytorch")
-    level = quiet.level
+    level, handler = quiet.level, signal.getsignal(signal.SIGINT)
     quiet.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
@@ -123,7 +125,13 @@ def fit(
                 enable_model_summary=False,
                 default_root_dir=folder,
             )
-            trainer.fit(module, DataLoader(range(module.total_steps), batch_size=None))
+            own = torch.Generator()  # else the loader draws from the global one
+            trainer.fit(module, DataLoader(range(module.total_steps), batch_size=None, generator=own))
+    except SystemExit as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # Lightning turns Ctrl-C into exit(1) and deafens itself
+            signal.signal(signal.SIGINT, handler)
+            raise KeyboardInterrupt from error
+        raise
     finally:
         quiet.setLevel(level)
     trained = module.net_of_snapshots()
@@ -156,7 +164,7 @@ class _BellmanFit(LightningModule):
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_fit_start(self) -> None:
-        for name in ("D", "V_hat", "weight", "summary"):
+        for name in ("V_hat", "weight", "summary"):
             setattr(self, name, getattr(self, name).to(self.device))
 
     def training_step(self, number: int) -> Tensor:
@@ -186,10 +194,12 @@ class _BellmanFit(LightningModule):
             self._value_states(layer + 1)
         self.layer = layer
         states = self.graph.states_of(layer)
-        self.x = torch.stack([self.samples[s].x for s in states], 1).to(self.device)  # [B, S, n, d]
+        x = torch.stack([self.samples[s].x for s in states], 1)  # [B, S, n, d]
+        self.features = self.net.local(self.D, layer, x.flatten(1, 2))  # on the CPU, where the density grid is
+        self.x = x.to(self.device)
         self.actions = torch.stack([self.samples[s].actions for s in states], 1).to(self.device)
         reward = torch.stack([self.samples[s].rewards for s in states], 1).float().to(self.device)
-        self.features = self.net.local(self.D, layer, self.x.flatten(1, 2)).unflatten(1, self.x.shape[1:3])
+        self.features = self.features.unflatten(1, x.shape[1:3]).to(self.device)  # [B, S, n, S]
         self.target = reward.expand(self.net.size, *reward.shape)  # [F, B, S, n]
         if layer + 1 < self.graph.horizon:
             following = self.graph.next_state[states].to(self.device)  # [S, A]
