@@ -77,7 +77,7 @@ def sup_band(estimator: DensityEstimator, x: Tensor, num_draws: int = 1000, *, g
     estimator.check(x)
     cells = estimator.cells(x.dtype)
     states = x.reshape(-1, n, x.shape[-1])
-    if n * estimator.grid.num_points > num_sums(cells) * estimator.grid.shape[-1]:  # what each costs per draw
+    if n * estimator.grid.num_points > 3 * num_sums(cells) * estimator.grid.shape[-1]:  # operations per draw
         maxima = []
         for state in states:
             stream = DensityStream(estimator, (), x.dtype, degree=2 * max(c.num_powers for c in cells) - 2)
