@@ -110,22 +110,33 @@ class _Table:
 
     @staticmethod
     def make(edges: Tensor, margin: float) -> _Table | None:
-        """The smallest table with at most two edges a bin, or None where bins would have to be too many."""
-        origin, width = float(edges[0]) - margin, float(edges[-1] - edges[0]) + 2 * margin
-        bins = len(edges) // 2 + 1
-        while bins <= min(MAX_BINS, 64 * len(edges)):
-            scale = bins / width
-            bin = ((edges - origin) * scale).int().long()
-            count = torch.bincount(bin, minlength=bins + 2)
-            if int(count.max()) <= 2:
-                below = count.cumsum(0) - count
-                slots = [torch.full((len(count),), math.inf, dtype=torch.float64) for _ in range(2)]
-                rank = torch.arange(len(edges)) - below[bin]
-                for r, slot in enumerate(slots):
-                    slot[bin[rank == r]] = edges[rank == r]
-                return _Table(origin, scale, below.double(), tuple(slots[: int(count.max())]))
-            bins = bins * 5 // 4 + 1
+        """A table with one edge a bin where that takes few bins, else two; None where bins would have to be too many.
+
+        Two edges can be neighbouring floats (where 2 h is a multiple of the spacing), which no table tells apart.
+        """
+        for most, bins_per_edge in ((1, 8), (2, 64)):
+            bins = len(edges) // most + 1
+            while bins <= min(MAX_BINS, bins_per_edge * len(edges)):
+                table = _Table._try(edges, margin, bins, most)
+                if table is not None:
+                    return table
+                bins = bins * 5 // 4 + 1
         return None
+
+    @staticmethod
+    def _try(edges: Tensor, margin: float, bins: int, most: int) -> _Table | None:
+        origin, width = float(edges[0]) - margin, float(edges[-1] - edges[0]) + 2 * margin
+        scale = bins / width
+        bin = ((edges - origin) * scale).int().long()
+        count = torch.bincount(bin, minlength=bins + 2)
+        if int(count.max()) > most:
+            return None
+        below = count.cumsum(0) - count
+        slots = [torch.full((len(count),), math.inf, dtype=torch.float64) for _ in range(most)]
+        rank = torch.arange(len(edges)) - below[bin]
+        for r, slot in enumerate(slots):
+            slot[bin[rank == r]] = edges[rank == r]
+        return _Table(origin, scale, below.double(), tuple(slots))
 
 
 @dataclass(frozen=True, eq=False)

@@ -118,9 +118,9 @@ class DensityEstimator:
     def count_off_grid(self, x: Tensor) -> Tensor:
         """How many samples of each state lie off the grid, `[...]`; raises ObservationError unless x is finite."""
         low, high = check_samples(x, self.grid.obs_dim)
-        if bool(self.grid.inside(torch.stack([low, high])).all()):
+        if self.grid.holds(low, high):
             return torch.zeros(x.shape[:-2], dtype=torch.int64)
-        return (~self.grid.inside(x)).sum(-1)
+        return self.grid.count_outside(x)
 
     def check_off_grid(self, off: Tensor, n: int) -> None:
         """Raises ObservationError when more than the allowed share of some state's n samples lies off the grid."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from torch import Tensor
 from s2r_torch.errors import SettingError
 
 MAX_NODES = 2**22  # 32 MiB per density
+CHUNK = 2**18  # numbers looked at together, so that memory does not grow with samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +81,11 @@ class DensityGrid:
         """The widest gap between neighbouring nodes, per axis."""
         return tuple(float(a.diff().max()) for a in self.axes)
 
-    @property
+    @cached_property
     def low(self) -> tuple[float, ...]:
         return tuple(float(a[0]) for a in self.axes)
 
-    @property
+    @cached_property
     def high(self) -> tuple[float, ...]:
         return tuple(float(a[-1]) for a in self.axes)
 
@@ -106,8 +107,17 @@ class DensityGrid:
 
     def inside(self, x: Tensor) -> Tensor:
         """Whether x `[..., d]` lies in the closed box of the grid: `[...]` bool, False for NaN."""
-        low, high = (torch.tensor(edge, dtype=x.dtype, device=x.device) for edge in (self.low, self.high))
-        return ((x >= low) & (x <= high)).all(-1)
+        columns = zip(x.unbind(-1), self.low, self.high, strict=True)
+        return reduce(torch.logical_and, (c.clamp(low, high) == c for c, low, high in columns))
+
+    def count_outside(self, x: Tensor) -> Tensor:
+        """How many of the n observations x `[..., n, d]` are not inside, `[...]` int64; some of them at a time."""
+        rows = max(1, CHUNK * x.shape[-2] // max(1, x.numel()))
+        return sum((~self.inside(part)).sum(-1) for part in x.split(rows, dim=-2))
+
+    def holds(self, low: list[float], high: list[float]) -> bool:
+        """Whether the box of the grid holds the box from low to high."""
+        return all(a <= lo and hi <= b for a, b, lo, hi in zip(self.low, self.high, low, high, strict=True))
 
     def off_grid_share(self, x: Tensor) -> float:
         """The share of observations `[..., d]` that lie outside the box of the grid."""

@@ -8,6 +8,7 @@ s2r_torch.errors.ObservationError: expected n >= 1 samples; got 0; likely cause:
 
 from __future__ import annotations
 
+import math
 from itertools import combinations
 
 import torch
@@ -18,8 +19,8 @@ from s2r_torch.errors import ObservationError
 ROWS = 64  # rows side by side, so that a minimum over few columns runs over long vectors
 
 
-def check_samples(x: Tensor, obs_dim: int) -> tuple[Tensor, Tensor]:
-    """The least and greatest value of each column, `[d]` each, of samples `[..., n, d]` that are floating and finite.
+def check_samples(x: Tensor, obs_dim: int) -> tuple[list[float], list[float]]:
+    """The least and the greatest value of each column of samples `[..., n, d]`, which are floating and finite.
 
     Raises:
         ObservationError: wrong shape or dtype, no samples, NaN or inf (how many, and where the first is).
@@ -37,7 +38,7 @@ def check_samples(x: Tensor, obs_dim: int) -> tuple[Tensor, Tensor]:
     if x.numel() == 0:
         raise ObservationError(expected="n >= 1 samples", got="0", cause="an empty budget")
     low, high = _column_bounds(x)
-    if not bool(torch.isfinite(low).all() and torch.isfinite(high).all()):
+    if not all(map(math.isfinite, low + high)):
         finite = torch.isfinite(x).all(-1)
         bad = (~finite).flatten().nonzero().flatten()
         raise ObservationError(
@@ -54,12 +55,15 @@ def varies(x: Tensor) -> tuple[Tensor, Tensor]:
     Cost:
         O(states) where the first and the last sample tell; only states where they do not are read in full.
     """
-    ends = x[..., 0, :] != x[..., -1, :]
-    moves = ends if bool(ends.all()) else ends | (x != x[..., :1, :]).any(-2)
-    first = x[..., 0, :]
-    differ = first[..., :, None] != first[..., None, :]
-    differ = differ | torch.eye(x.shape[-1], dtype=torch.bool)
-    for i, j in combinations(range(x.shape[-1]), 2):
+    first, last = x[..., 0, :], x[..., -1, :]
+    moves = first != last
+    if not bool(moves.all()):
+        moves = moves | (x != x[..., :1, :]).any(-2)
+    d = x.shape[-1]
+    if d == 1:
+        return moves, torch.ones_like(moves)[..., None]
+    differ = (first[..., :, None] != first[..., None, :]) | torch.eye(d, dtype=torch.bool)
+    for i, j in combinations(range(d), 2):
         if not bool(differ[..., i, j].all()):
             differ[..., i, j] |= (x[..., i] != x[..., j]).any(-1)
             differ[..., j, i] = differ[..., i, j]
@@ -96,12 +100,14 @@ def at_index(flat: int, shape: tuple[int, ...]) -> str:
     return f" at index {tuple(reversed(index))}" if index else ""
 
 
-def _column_bounds(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Minimum and maximum `[d]` of each column of `[..., d]`; NaN where there is one."""
+def _column_bounds(x: Tensor) -> tuple[list[float], list[float]]:
+    """Minimum and maximum of each column of `[..., d]`; NaN where there is one."""
+    if x.shape[-1] == 1:
+        return [float(x.amin())], [float(x.amax())]
     x = x.reshape(-1, x.shape[-1])
     body = len(x) // ROWS * ROWS
     if body:
         wide = x[:body].reshape(body // ROWS, -1)
         wide = torch.stack([wide.amin(0), wide.amax(0)]).reshape(-1, x.shape[-1])
         x = torch.cat([wide, x[body:]])
-    return x.amin(0), x.amax(0)
+    return x.amin(0).tolist(), x.amax(0).tolist()

@@ -220,6 +220,7 @@ from s2r_torch.kernels import LegendreKernel
 torch.set_num_threads(1)
 estimate = DensityEstimator(DensityGrid.uniform((-6.0,), (6.0,), 64), LegendreKernel(4), (0.5,))
 x = torch.randn(16_000_000, 1, generator=torch.Generator().manual_seed(0))
+x[-1] = 7.0  # off the grid: all are counted
 estimate(x[:100_000])
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 48 * 2**20, resource.RLIM_INFINITY))  # one float64 copy of x takes 122
