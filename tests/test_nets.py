@@ -98,7 +98,7 @@ def test_the_certified_bound_survives_attack(name, where, loud):
     if name == "blind":
         assert float(bound.max()) == 0.0
     else:  # the attack is not blunt
-        assert float((found / bound).max()) > 0.02
+        assert float((found / bound).max()) > 0.01
     D = densities(where, 4, g)
     x = readings(where, (len(D), 1), g)
     pairs = torch.randperm(len(D), generator=g)
@@ -156,6 +156,12 @@ def test_loud_weights_are_tamed_and_damage_is_noticed(name, monkeypatch):
         layer.bound = None
         with pytest.raises(LipschitzError):
             freed.certify()
+    for key, layer in net.named_modules():
+        if ".embedding" in key and hasattr(layer, "effective"):
+            with monkeypatch.context() as patch:
+                patch.setattr(layer, "effective", lambda constants=None, layer=layer: layer.weight)
+                with pytest.raises(LipschitzError):
+                    net.certify()
     for damage in (torch.nan, torch.inf):
         hurt = net.subset([0, 1, 2])
         hurt.steps[0].out.weight[1, 0, 0] = damage
@@ -195,7 +201,7 @@ def test_scales_survive_degenerate_training_densities():
     """One simulator, or densities all alike: no division by zero, and the bound still holds."""
     where = problem("line")
     for name in names():
-        for D in (bumps(where, 1, seeded()), bumps(where, 1, seeded()).expand(8, -1, -1), torch.zeros(4, 5, 15)):
+        for D in (bumps(where, 1, seeded()), bumps(where, 1, seeded()).expand(8, -1, -1), torch.zeros(4, 5, 27)):
             net = make_net(name, where)
             net.fit_scales(D)
             net.certify()
@@ -228,7 +234,7 @@ def test_lookup_summaries_by_hand():
     net, D = make_net("lookup", where), densities(where, 1, g)
     got = net.summary(D)
     grid = where.grid
-    ranks = sorted({min(14, round(share * 15)) for share in nets.RANK_SHARES})
+    ranks = sorted({min(26, round(share * 27)) for share in nets.RANK_SHARES})
     centred = grid.nodes[:, 0] - 0.5
     for b in range(len(D)):
         expected = []
@@ -251,9 +257,9 @@ def test_settings_and_names_are_checked():
         nets.net_class("lokup")
     net = make_net("lookup", where)
     with pytest.raises(ObservationError, match="densities"):
-        net.condition(torch.zeros(2, 5, 16))
+        net.condition(torch.zeros(2, 5, 28))
     with pytest.raises(ObservationError, match="densities"):
-        net.condition(torch.zeros(2, 4, 15))
+        net.condition(torch.zeros(2, 4, 27))
 
 
 @EVERY

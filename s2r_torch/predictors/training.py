@@ -12,7 +12,6 @@ simulators (`weight`); snapshots along every layer's fit join the class.
 from __future__ import annotations
 
 import logging
-import signal
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -107,7 +106,7 @@ def fit(
     net.fit_scales(data.D)
     module = _BellmanFit(net, data, settings, seed, on_step)
     quiet = logging.getLogger("lightning.pytorch")
-    level, handler = quiet.level, signal.getsignal(signal.SIGINT)
+    level = quiet.level
     quiet.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
@@ -128,8 +127,7 @@ def fit(
             own = torch.Generator()  # else the loader draws from the global one
             trainer.fit(module, DataLoader(range(module.total_steps), batch_size=None, generator=own))
     except SystemExit as error:
-        if isinstance(error.__context__, KeyboardInterrupt):  # Lightning turns Ctrl-C into exit(1) and deafens itself
-            signal.signal(signal.SIGINT, handler)
+        if isinstance(error.__context__, KeyboardInterrupt):  # Lightning turns Ctrl-C into exit(1)
             raise KeyboardInterrupt from error
         raise
     finally:
