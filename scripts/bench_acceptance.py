@@ -121,7 +121,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 150)
     table = Table("gate", "wanted", "passed", "deployed / optimal", "blind", "list", "seconds", "GiB")
     failed = 0
     for gate in GATES:
