@@ -210,7 +210,7 @@ class Net(nn.Module):
         values = self.summary(D)
         self.centre.copy_(values.mean(0))
         if self.common_spread:
-            self.spread.fill_(self.height)
+            self.spread.fill_(1 / self.declared_bound)  # C_L is applied at the input: rows below it then have norm 1
         else:
             spread = (values - self.centre).square().mean(0).sqrt()
             self.spread.copy_(spread.clamp(min=1e-2 * float(spread.max()) if len(spread) else 1.0))
@@ -363,7 +363,7 @@ class ConvEmbedding(nn.Module):
         super().__init__()
         self.members, self.shape = net.size, (net.problem.graph.horizon, *net.problem.grid.shape)
         self.channels, d = channels, net.problem.spec.obs_dim
-        self.one = StackedConv(1, self.shape[0], net.size * channels, 5, d, 2, generator)  # inputs shared by members
+        self.one = StackedConv(1, self.shape[0], net.size * channels, 5, d, 3, generator)  # inputs shared by members
         self.two = StackedConv(net.size, channels, channels, 3, d, 2, generator)
 
     def forward(self, summary: Tensor) -> Tensor:
@@ -384,7 +384,7 @@ class ConvNet(Net):
     """Convolutions over the densities, averaged over the states of every layer; densities looked up at x."""
 
     common_spread = True
-    channels = 16
+    channels = 8
 
     def summary(self, D: Tensor) -> Tensor:
         return layer_means(D, self.problem.graph.layer).flatten(1)
