@@ -58,7 +58,7 @@ def main(options: argparse.Namespace) -> int:
     missing = [name for name in ("scipy", "sklearn", "KDEpy") if find_spec(name) is None]
     if missing:
         console.print(f"not installed, left out: {', '.join(missing)} (pip install -e '.\\[bench]')")
-    gates = [*line(console, options), *plane(console, options), *batch(console, options), *memory(console)]
+    gates = [*line(console, options), *plane(console, options), *batch(console, options), *memory(console, options)]
     limits(console, options)
     if not options.skip_errors:
         console.print(error_table())
@@ -128,25 +128,25 @@ def batch(console: Console, options: argparse.Namespace) -> list[Gate]:
     return [Gate("scipy / ours, a state of a batch", t["scipy, 1 state"] / ours, 27, True)] if len(t) > 1 else []
 
 
-def memory(console: Console) -> list[Gate]:
-    """Peak memory beyond the samples, at n = 1e5 and 3e6, from the kernel's high-water mark."""
+def memory(console: Console, options: argparse.Namespace) -> list[Gate]:
+    """Peak memory beyond the samples, for n and 30 n of them, from the kernel's high-water mark."""
     status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     if not reset.exists():
         return []
     estimate, peaks = estimator(1, 256, 10**5), []
-    for n in (10**5, 10**5, 3 * 10**6):  # the first warms up
+    for n in (options.samples, options.samples, 30 * options.samples):  # the first warms up
         x = normal(n, 1)
         reset.write_text("5")
         before = _kibibytes(status, "VmRSS")
         estimate(x)
         peaks.append((_kibibytes(status, "VmHWM") - before) / 1024)
-    console.print(f"memory beyond the samples: {peaks[1]:.1f} MiB at n = 1e5, {peaks[2]:.1f} MiB at n = 3e6")
-    return [Gate("MiB more at n = 3e6 than at 1e5", peaks[2] - peaks[1], 8, False)]
+    console.print(f"memory beyond n = {options.samples} samples {peaks[1]:.1f} MiB, beyond 30 n {peaks[2]:.1f} MiB")
+    return [Gate("MiB more for 30 times the samples", peaks[2] - peaks[1], 8, False)]
 
 
 def limits(console: Console, options: argparse.Namespace) -> None:
     """How far from what reading the samples and adding the moments costs, whatever finds their cells."""
-    n = 10**6
+    n = 10 * options.samples
     x, estimate = normal(n, 1), estimator(1, 256, n)
     cells = torch.randint(513, (CHUNK,), generator=torch.Generator().manual_seed(0))
     sums, values = torch.zeros(513, dtype=torch.float64), torch.ones(CHUNK, dtype=torch.float64)
@@ -160,7 +160,7 @@ def limits(console: Console, options: argparse.Namespace) -> None:
     powers = estimate.cells(torch.float64)[0].num_powers
     limit = t["stream"] + powers * t["scatter"]
     console.print(
-        f"limit, d = 1, n = 1e6: {t['stream']:.2f} ns to read a sample + {powers} x {t['scatter']:.2f} ns to add a "
+        f"limit, d = 1, n = {n}: {t['stream']:.2f} ns to read a sample + {powers} x {t['scatter']:.2f} ns to add a "
         f"moment = {limit:.2f}; reached {t['s2r_torch']:.2f} ns, {t['s2r_torch'] / limit:.1f} times the limit"
     )
 

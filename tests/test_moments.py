@@ -35,7 +35,7 @@ def relative(D, E):
     return float((D - E).abs().max() / E.abs().max())
 
 
-def compare(order, m, ratio, offset=0.0, dtype=torch.float64, boundary=False, uneven=False, n=1000):
+def compare(order, m, ratio, offset=0.0, dtype=torch.float64, boundary=False, uneven=False, n=500):
     """The largest difference between moments and direct sums, in units of the peak, ties included."""
     nodes = axis(m, offset, uneven)
     h = float(nodes.diff().max()) * ratio
@@ -54,11 +54,13 @@ def compare(order, m, ratio, offset=0.0, dtype=torch.float64, boundary=False, un
 @pytest.mark.parametrize("order", range(2, 9))
 def test_moments_equal_direct_sums(order, layout, monkeypatch):
     monkeypatch.setattr(cells_module, "DENSE_NODES", 10**6 if layout == "dense" else 0)
-    for m, ratio in ((5, 0.6), (40, 0.6), (40, 1.0), (40, 1.5), (64, 10.0), (120, 20.3), (210, 100.0)):
+    for m, ratio in ((5, 0.6), (40, 1.0), (40, 1.5), (64, 10.0)):
         for offset, boundary, uneven in itertools.product((0.0, 1e6), (False, True), (False, True)):
             assert compare(order, m, ratio, offset, torch.float64, boundary, uneven) <= 1e-13
-        for offset, uneven in itertools.product((0.0, 1e3), (False, True)):
-            assert compare(order, m, ratio, offset, torch.float32, False, uneven) <= 1e-13
+        for uneven in (False, True):
+            assert compare(order, m, ratio, 1e3, torch.float32, False, uneven) <= 1e-13
+    for m, ratio, offset in ((40, 0.6, 0.0), (120, 20.3, 1e6), (210, 100.0, 1e6)):
+        assert compare(order, m, ratio, offset) <= 1e-13
 
 
 @pytest.mark.statistical
@@ -219,11 +221,11 @@ from s2r_torch.density import DensityEstimator, DensityGrid
 from s2r_torch.kernels import LegendreKernel
 torch.set_num_threads(1)
 estimate = DensityEstimator(DensityGrid.uniform((-6.0,), (6.0,), 64), LegendreKernel(4), (0.5,))
-x = torch.randn(16_000_000, 1, generator=torch.Generator().manual_seed(0))
+x = torch.randn(6_000_000, 1, generator=torch.Generator().manual_seed(0))
 x[-1] = 7.0  # off the grid: all are counted
 estimate(x[:100_000])
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + 48 * 2**20, resource.RLIM_INFINITY))  # one float64 copy of x takes 122
+resource.setrlimit(resource.RLIMIT_AS, (used + 24 * 2**20, resource.RLIM_INFINITY))  # one float64 copy of x takes 46
 D = estimate(x)
 assert abs(float((D * estimate.grid.weights).sum()) - 1) < 1e-3
 """
