@@ -19,11 +19,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from s2r_torch.base import PredictorGroup, ProblemSpec, StateGraph
-from s2r_torch.density import DensityEstimator
-from s2r_torch.density_grid import DensityGrid
+from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.kernels import make_kernel
 from s2r_torch.envs.mixture_predictors import MixturePredictors
 from s2r_torch.errors import CheckpointError, S2RError
-from s2r_torch.kernels import make_kernel
 from s2r_torch.policy import MetaPolicy
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets import Net, Problem, net_class

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import StateGraph
-from s2r_torch.budget import Budget
 from s2r_torch.episodes import Guard, observe, try_actions
 from s2r_torch.errors import RealizabilityError, SettingError
+from s2r_torch.planner.budget import Budget
 from s2r_torch.predictors.ensemble import Ensemble, Evaluator
 from s2r_torch.rng import Seed
 from s2r_torch.rules import Evidence, RuleSettings, rule_named

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import Path, StateGraph
-from s2r_torch.density import DensityEstimator, sup_distance
+from s2r_torch.density.estimator import DensityEstimator, sup_distance
 from s2r_torch.episodes import Guard, observe
 from s2r_torch.errors import AmbiguousMergeError, ExplorationError, SettingError
 from s2r_torch.rng import Seed

@@ -13,14 +13,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from s2r_torch.bandwidth import paper_bandwidth, reference_bandwidth
 from s2r_torch.baselines.density_free import best_action_list, blind, follow, uniform
-from s2r_torch.budget import Budget
 from s2r_torch.calibration import Calibration, bellman_table, calibrate
 from s2r_torch.checkpoint import save_exploration, save_policy
 from s2r_torch.coverage import path_cover
-from s2r_torch.density import DensityEstimator
-from s2r_torch.density_grid import DensityGrid
+from s2r_torch.density.bandwidth import paper_bandwidth, reference_bandwidth
+from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.kernels import make_kernel
 from s2r_torch.draws import Draws
 from s2r_torch.elimination import Elimination
 from s2r_torch.envs.family import Family
@@ -29,7 +29,7 @@ from s2r_torch.episodes import Guard, Ledger, Transitions, observe, try_actions
 from s2r_torch.errors import SettingError
 from s2r_torch.evaluation import Deployed, Population, check_graph, deploy_in, value_deployed, value_population
 from s2r_torch.exploration import Exploration, estimate_densities, explore
-from s2r_torch.kernels import make_kernel
+from s2r_torch.planner.budget import Budget
 from s2r_torch.policy import MetaPolicy
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets import Net, Problem, net_class

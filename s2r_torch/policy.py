@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import check_shape
-from s2r_torch.density import DensityEstimator
+from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.predictors.ensemble import Ensemble, Evaluator
 from s2r_torch.predictors.nets import Problem

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from s2r_torch.budget import Budget, practical
 from s2r_torch.calibration import CalibrationSettings
 from s2r_torch.errors import SettingError
 from s2r_torch.exploration import MergeSettings
+from s2r_torch.planner.budget import Budget, practical
 from s2r_torch.predictors.nets import net_class
 from s2r_torch.predictors.training import TrainingSettings
 from s2r_torch.rules import rule_named

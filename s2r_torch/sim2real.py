@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from s2r_torch.budget import Budget
-from s2r_torch.density import DensityEstimator
+from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.elimination import Elimination, Judges, Knowledge, dfs_learn
 from s2r_torch.episodes import Guard
 from s2r_torch.errors import SettingError
 from s2r_torch.exploration import Exploration, MergeSettings, explore
 from s2r_torch.learn_on_simulators import Learned, learn_on_simulators
+from s2r_torch.planner.budget import Budget
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
 from s2r_torch.sweep import sweep

@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from s2r_torch.bandwidth import lepski_bandwidth, paper_bandwidth, reference_bandwidth
-from s2r_torch.density import DensityEstimator, DensityGrid, sup_distance
-from s2r_torch.kernels import Kernel, LegendreKernel
+from s2r_torch.density.bandwidth import lepski_bandwidth, paper_bandwidth, reference_bandwidth
+from s2r_torch.density.estimator import DensityEstimator, DensityGrid, sup_distance
+from s2r_torch.density.kernels import Kernel, LegendreKernel
 
 GRID = DensityGrid.uniform((-6.0,), (6.0,), 481)
 

@@ -23,10 +23,10 @@ from bench_bandwidth import error_table  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from s2r_torch.bandwidth import reference_bandwidth  # noqa: E402
-from s2r_torch.density import DensityEstimator, DensityGrid  # noqa: E402
-from s2r_torch.kernels import LegendreKernel  # noqa: E402
-from s2r_torch.moments import CHUNK  # noqa: E402
+from s2r_torch.density.bandwidth import reference_bandwidth  # noqa: E402
+from s2r_torch.density.estimator import DensityEstimator, DensityGrid  # noqa: E402
+from s2r_torch.density.kernels import LegendreKernel  # noqa: E402
+from s2r_torch.density.moments import CHUNK  # noqa: E402
 
 ORDER, HALF_WIDTH = 4, 5.0
 Work = Callable[[], object]

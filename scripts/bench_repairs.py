@@ -10,10 +10,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from s2r_torch.density_grid import DensityGrid
+from s2r_torch.density.grid import DensityGrid
 from s2r_torch.envs import exact, make_family
 from s2r_torch.envs.mixture_predictors import MixturePredictors
-from s2r_torch.planner import Setting, paper, sweep
+from s2r_torch.planner.schedules import Setting, paper, sweep
 from s2r_torch.rng import Seed
 from s2r_torch.rules import Evidence, RuleSettings, rule_named
 

@@ -11,16 +11,16 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from s2r_torch.budget import practical
-from s2r_torch.density import DensityEstimator
-from s2r_torch.density_grid import DensityGrid
+from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.kernels import make_kernel
 from s2r_torch.draws import Draws
 from s2r_torch.elimination import Elimination
 from s2r_torch.envs import make_family
 from s2r_torch.envs.mixture_predictors import MixturePredictors
 from s2r_torch.episodes import Ledger
 from s2r_torch.exploration import MergeSettings
-from s2r_torch.kernels import make_kernel
+from s2r_torch.planner.budget import practical
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets import Problem
 from s2r_torch.rng import Seed

@@ -21,10 +21,10 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from s2r_torch.curves import Curves, exact_crossings, log_range, real_world_curves
 from s2r_torch.errors import S2RError
-from s2r_torch.orders import crossings, leading_orders
-from s2r_torch.planner import Plan, Setting, loops, paper, sweep
+from s2r_torch.planner.curves import Curves, exact_crossings, log_range, real_world_curves
+from s2r_torch.planner.orders import crossings, leading_orders
+from s2r_torch.planner.schedules import Plan, Setting, loops, paper, sweep
 
 NAMES = {
     "paper": "paper, every path",

@@ -7,13 +7,13 @@ import torch
 from pac_checks import check_failure_rate
 
 from s2r_torch import bands
-from s2r_torch.bands import SupBand, sup_band, sup_band_from_moments
-from s2r_torch.bandwidth import lepski_bandwidth, reference_bandwidth
-from s2r_torch.density import DensityEstimator, DensityGrid, DensityStream, sup_distance
-from s2r_torch.direct import kernel_values
+from s2r_torch.density.bands import SupBand, sup_band, sup_band_from_moments
+from s2r_torch.density.bandwidth import lepski_bandwidth, reference_bandwidth
+from s2r_torch.density.direct import kernel_values
+from s2r_torch.density.estimator import DensityEstimator, DensityGrid, DensityStream, sup_distance
+from s2r_torch.density.kernels import LegendreKernel
+from s2r_torch.density.moments import combine_moments
 from s2r_torch.errors import SettingError
-from s2r_torch.kernels import LegendreKernel
-from s2r_torch.moments import combine_moments
 
 
 def normal(shape, seed):

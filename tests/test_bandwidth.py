@@ -5,10 +5,15 @@ import math
 import pytest
 import torch
 
-from s2r_torch.bandwidth import lepski_bandwidth, normal_reference_constant, paper_bandwidth, reference_bandwidth
-from s2r_torch.density import DensityEstimator, DensityGrid, sup_distance
+from s2r_torch.density.bandwidth import (
+    lepski_bandwidth,
+    normal_reference_constant,
+    paper_bandwidth,
+    reference_bandwidth,
+)
+from s2r_torch.density.estimator import DensityEstimator, DensityGrid, sup_distance
+from s2r_torch.density.kernels import LegendreKernel
 from s2r_torch.errors import ObservationError, SettingError
-from s2r_torch.kernels import LegendreKernel
 
 
 def normal(shape, seed):

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from s2r_torch.kernels import LegendreKernel
+from s2r_torch.density.kernels import LegendreKernel
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 

@@ -11,12 +11,12 @@ from safetensors.torch import load_file, save_file
 
 from s2r_torch.checkpoint import KEY, family_of, load_policy, read, save_policy
 from s2r_torch.coverage import path_cover
-from s2r_torch.density import DensityEstimator
-from s2r_torch.density_grid import DensityGrid
+from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.kernels import make_kernel
 from s2r_torch.envs import make_family
 from s2r_torch.envs.mixture_predictors import MixturePredictors
 from s2r_torch.errors import CheckpointError, LipschitzError, S2RError
-from s2r_torch.kernels import make_kernel
 from s2r_torch.policy import MetaPolicy
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets import NETS, Problem, net_class

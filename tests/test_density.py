@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from s2r_torch.density import DensityEstimator, DensityGrid, sup_distance
+from s2r_torch.density.estimator import DensityEstimator, DensityGrid, sup_distance
+from s2r_torch.density.kernels import LegendreKernel, make_kernel
 from s2r_torch.errors import ObservationError, SettingError
-from s2r_torch.kernels import LegendreKernel, make_kernel
 
 CASES = json.loads((Path(__file__).parent / "golden" / "kde.json").read_text())["kde_cases"]
 MULTIPLIERS = ((37, 11), (101, 7))  # of the golden generator

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from s2r_torch.density.kernels import KERNELS, LegendreKernel, make_kernel
 from s2r_torch.errors import SettingError
-from s2r_torch.kernels import KERNELS, LegendreKernel, make_kernel
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "kde.json").read_text())["kernels"]
 

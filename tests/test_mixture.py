@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from s2r_torch.density_grid import DensityGrid
+from s2r_torch.density.grid import DensityGrid
 from s2r_torch.envs import exact
 from s2r_torch.envs.mixture import Mixture, _min_max_affine
 from s2r_torch.envs.mixture_predictors import MixturePredictors

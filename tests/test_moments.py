@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from s2r_torch import cells as cells_module
-from s2r_torch.cells import AxisCells
-from s2r_torch.density import DensityEstimator, DensityGrid, DensityStream
-from s2r_torch.direct import direct_sums
+from s2r_torch.density.cells import AxisCells
+from s2r_torch.density.direct import direct_sums
+from s2r_torch.density.estimator import DensityEstimator, DensityGrid, DensityStream
+from s2r_torch.density.kernels import EpanechnikovKernel, LegendreKernel
+from s2r_torch.density.moments import faster_by_moments, window_sums
+from s2r_torch.density.windows import AxisWindows
 from s2r_torch.errors import ObservationError, SettingError
-from s2r_torch.kernels import EpanechnikovKernel, LegendreKernel
-from s2r_torch.moments import faster_by_moments, window_sums
-from s2r_torch.windows import AxisWindows
 
 BOUNDARY = json.loads((Path(__file__).parent / "golden" / "kde.json").read_text())["boundary_kernels"]
 
@@ -217,8 +217,8 @@ def test_windows_wider_than_the_axis():
 
 MEMORY = """
 import resource, torch
-from s2r_torch.density import DensityEstimator, DensityGrid
-from s2r_torch.kernels import LegendreKernel
+from s2r_torch.density.estimator import DensityEstimator, DensityGrid
+from s2r_torch.density.kernels import LegendreKernel
 torch.set_num_threads(1)
 estimate = DensityEstimator(DensityGrid.uniform((-6.0,), (6.0,), 64), LegendreKernel(4), (0.5,))
 x = torch.randn(6_000_000, 1, generator=torch.Generator().manual_seed(0))

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from s2r_torch.curves import EXACT, ORDERS, Curves, exact_crossings, log_range, real_world_curves
 from s2r_torch.errors import SettingError
-from s2r_torch.orders import leading_orders
-from s2r_torch.planner import Setting, loops, paper, sweep
+from s2r_torch.planner.curves import EXACT, ORDERS, Curves, exact_crossings, log_range, real_world_curves
+from s2r_torch.planner.orders import leading_orders
+from s2r_torch.planner.schedules import Setting, loops, paper, sweep
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "plan.py"
 SETTING = Setting(3, 3, 3, 100, 0.1, 0.05, 2.0, 1, 1.0, 1.0, 0.5, cover_width=4)  # the defaults of conf/plan.yaml

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from s2r_torch.errors import AssumptionError, SettingError
-from s2r_torch.orders import crossings, leading_orders
-from s2r_torch.planner import C_TD, RHO, Budget, Setting, accuracy_of, loops, paper, practical, sweep
-from s2r_torch.sample_sizes import density_root, density_samples, exact, log, precision
+from s2r_torch.planner.orders import crossings, leading_orders
+from s2r_torch.planner.sample_sizes import density_root, density_samples, exact, log, precision
+from s2r_torch.planner.schedules import C_TD, RHO, Budget, Setting, accuracy_of, loops, paper, practical, sweep
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "theory.json").read_text())
 SETTINGS = {entry["inputs"]["name"]: entry for entry in GOLDEN["settings"]}

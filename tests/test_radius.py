@@ -6,10 +6,10 @@ import pytest
 import torch
 from pac_checks import check_failure_rate
 
-from s2r_torch.density import DensityEstimator, DensityGrid, sup_distance
+from s2r_torch.density.estimator import DensityEstimator, DensityGrid, sup_distance
+from s2r_torch.density.kernels import EpanechnikovKernel, LegendreKernel
+from s2r_torch.density.radius import bias_constant, explicit_bandwidth, explicit_radius
 from s2r_torch.errors import AssumptionError, SettingError
-from s2r_torch.kernels import EpanechnikovKernel, LegendreKernel
-from s2r_torch.radius import bias_constant, explicit_bandwidth, explicit_radius
 
 NORMAL_CURVATURE = 1 / math.sqrt(2 * math.pi)  # max |phi''|: C_alpha of a standard normal density, alpha = 2
 

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import ProblemSpec, StateGraph
-from s2r_torch.budget import Budget, practical
 from s2r_torch.coverage import path_cover
-from s2r_torch.density import DensityEstimator
-from s2r_torch.density_grid import DensityGrid
+from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.kernels import make_kernel
 from s2r_torch.elimination import Elimination, Judges
 from s2r_torch.envs.layered import LayeredSimulators, LayeredWorld, depth_first
 from s2r_torch.episodes import Guard, Ledger, observe, try_actions
 from s2r_torch.exploration import estimate_densities
-from s2r_torch.kernels import make_kernel
+from s2r_torch.planner.budget import Budget, practical
 from s2r_torch.policy import MetaPolicy
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets import Problem

@@ -8,8 +8,8 @@ given the data approximates that of max_g |D_hat_g - E D_hat_g|. No data are nee
 sums of xi_i u_i^k are N(0, moments of order k + l), independent across cells. Bands cover E D_hat; they cover D where h
 is small enough that the bias is below the noise (`lepski_bandwidth` with shrink 0.5).
 
->>> from s2r_torch.density_grid import DensityGrid
->>> from s2r_torch.kernels import make_kernel
+>>> from s2r_torch.density.grid import DensityGrid
+>>> from s2r_torch.density.kernels import make_kernel
 >>> grid = DensityGrid.uniform((-5.0,), (5.0,), nodes=65)
 >>> estimate = DensityEstimator(grid, make_kernel("legendre", 4), bandwidth=(1.0,))
 >>> x = torch.randn(400, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -27,10 +27,10 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from s2r_torch.density import DensityEstimator, DensityStream
-from s2r_torch.direct import kernel_values
+from s2r_torch.density.direct import kernel_values
+from s2r_torch.density.estimator import DensityEstimator, DensityStream
+from s2r_torch.density.moments import combine_moments, num_sums
 from s2r_torch.errors import SettingError
-from s2r_torch.moments import combine_moments, num_sums
 
 MOST_VALUES = 2**22  # float64 numbers held at once, 32 MiB
 

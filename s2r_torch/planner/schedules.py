@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from s2r_torch.budget import C_TD, RHO, Budget, accuracy_of, practical
 from s2r_torch.errors import AssumptionError
-from s2r_torch.plan import Episodes, PaperAudit, Plan, Setting, Survivors, Thresholds
-from s2r_torch.sample_sizes import (
+from s2r_torch.planner.budget import C_TD, RHO, Budget, accuracy_of, practical
+from s2r_torch.planner.plan import Episodes, PaperAudit, Plan, Setting, Survivors, Thresholds
+from s2r_torch.planner.sample_sizes import (
     ceiling,
     density_root,
     density_samples,

@@ -14,7 +14,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from s2r_torch.cells import DENSE_NODES, AxisCells
+from s2r_torch.density.cells import DENSE_NODES, AxisCells
 
 CHUNK = 2**15  # samples at once: its temporaries stay in the cache
 MAX_SUMS = 2**21  # accumulators held at once by `window_sums`, 16 MiB

@@ -21,7 +21,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from s2r_torch.windows import AxisWindows
+from s2r_torch.density.windows import AxisWindows
 
 DENSE_NODES = 512  # above it blocks need less time and far less memory than one dense matrix
 MAX_BINS = 2**16

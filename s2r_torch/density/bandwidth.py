@@ -8,7 +8,7 @@ r"""Bandwidths, all fixed before the samples they are used on are drawn (theory.
 
 >>> round(paper_bandwidth(n=512, order=4, obs_dim=1), 12)
 0.5
->>> from s2r_torch.kernels import make_kernel
+>>> from s2r_torch.density.kernels import make_kernel
 >>> round(normal_reference_constant(make_kernel("legendre", 4), obs_dim=1), 3)
 2.627
 """
@@ -20,11 +20,11 @@ import math
 import torch
 from torch import Tensor
 
-from s2r_torch.density import DensityEstimator, sup_distance
-from s2r_torch.density_grid import DensityGrid
+from s2r_torch.density.estimator import DensityEstimator, sup_distance
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.kernels import Kernel
+from s2r_torch.density.samples import check_samples
 from s2r_torch.errors import ObservationError, SettingError
-from s2r_torch.kernels import Kernel
-from s2r_torch.samples import check_samples
 
 CANDIDATES, RATIO, WIDEST = 12, 1.25, 1.25  # from 1.25 times the reference down to 1 / 9.3 of it
 SHRINK = 0.8

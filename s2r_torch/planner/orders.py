@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 from s2r_torch.errors import AssumptionError
-from s2r_torch.plan import Setting
+from s2r_torch.planner.plan import Setting
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ theory.md 3.4: with probability at least 1 - delta, max_x |D_hat - D| <= stochas
 
 The price of rigour is a factor of 2.4 to 5 over what is seen (theory.md 6).
 
->>> from s2r_torch.kernels import make_kernel
+>>> from s2r_torch.density.kernels import make_kernel
 >>> radius = explicit_radius(make_kernel("legendre", 2), n=10_000, bandwidth=0.3, holder_constant=0.5, delta=0.05)
 >>> round(radius.stochastic, 4), round(radius.bias, 4)
 (0.0453, 0.0075)
@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 from scipy.optimize import minimize_scalar
 
+from s2r_torch.density.kernels import EpanechnikovKernel, Kernel
 from s2r_torch.errors import AssumptionError, SettingError
-from s2r_torch.kernels import EpanechnikovKernel, Kernel
 
 LIPSCHITZ = {EpanechnikovKernel.name: 1.5}  # |gamma'| of the kernels without jumps, on the whole line
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from s2r_torch.budget import C_TD, RHO, Budget
 from s2r_torch.errors import SettingError
-from s2r_torch.sample_sizes import erratum_threshold, log_events, printed_threshold, sharp_threshold
+from s2r_torch.planner.budget import C_TD, RHO, Budget
+from s2r_torch.planner.sample_sizes import erratum_threshold, log_events, printed_threshold, sharp_threshold
 
 
 @dataclass(frozen=True)

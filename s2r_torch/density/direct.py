@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from s2r_torch.windows import AxisWindows
+from s2r_torch.density.windows import AxisWindows
 
 CHUNK = 2**18  # kernel values held at once, 2 MiB
 

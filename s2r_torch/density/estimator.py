@@ -5,7 +5,7 @@ r"""Kernel density estimates on a fixed grid (paper eq. kde-formula, `density.md
 The predicate is written on the window's edges, x_g - h and x_g + h rounded to the dtype of X, so that every
 implementation decides ties alike (`windows`). Sums are in float64. Estimates are signed for orders above 2.
 
->>> from s2r_torch.kernels import make_kernel
+>>> from s2r_torch.density.kernels import make_kernel
 >>> grid = DensityGrid.uniform((-1.0,), (1.0,), nodes=5)
 >>> estimate = DensityEstimator(grid, make_kernel("legendre", 2), bandwidth=(0.5,))
 >>> x = torch.tensor([[-0.5], [0.25]], dtype=torch.float64)
@@ -27,14 +27,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from s2r_torch.cells import AxisCells
-from s2r_torch.density_grid import DensityGrid
-from s2r_torch.direct import direct_sums, gemm_sums
+from s2r_torch.density.cells import AxisCells
+from s2r_torch.density.direct import direct_sums, gemm_sums
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.kernels import Kernel
+from s2r_torch.density.moments import add_moments, combine_moments, faster_by_moments, window_sums
+from s2r_torch.density.samples import at_index, check_samples, check_varies, varies
+from s2r_torch.density.windows import AxisWindows
 from s2r_torch.errors import ObservationError, SettingError
-from s2r_torch.kernels import Kernel
-from s2r_torch.moments import add_moments, combine_moments, faster_by_moments, window_sums
-from s2r_torch.samples import at_index, check_samples, check_varies, varies
-from s2r_torch.windows import AxisWindows
 
 METHODS = ("auto", "moments", "gemm", "direct")
 

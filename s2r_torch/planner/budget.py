@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from s2r_torch.errors import SettingError
-from s2r_torch.sample_sizes import log_events, sharp_threshold
+from s2r_torch.planner.sample_sizes import log_events, sharp_threshold
 
 SCHEDULES = ("paper", "loops", "sweep", "practical")
 SIZES = ("num_simulators", "n_merge", "n_dist", "n_test", "n_train", "n_rollouts", "n_probes", "n_real")

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from s2r_torch.density.kernels import Kernel, LegendreKernel, truncated_legendre
 from s2r_torch.errors import SettingError
-from s2r_torch.kernels import Kernel, LegendreKernel, truncated_legendre
 
 
 @dataclass(frozen=True, eq=False)

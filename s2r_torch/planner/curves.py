@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from s2r_torch.errors import SettingError
-from s2r_torch.orders import leading_orders
-from s2r_torch.plan import Setting
-from s2r_torch.planner import loops, paper, sweep
+from s2r_torch.planner.orders import leading_orders
+from s2r_torch.planner.plan import Setting
+from s2r_torch.planner.schedules import loops, paper, sweep
 
 EXACT = ("paper", "paper_cover", "loops_cover", "sweep_cover")
 ORDERS = ("real_as_stated", "real", "real_sweep", "krishnamurthy2016", "jiang2017")
