@@ -6,7 +6,7 @@ import pytest
 import torch
 from pac_checks import check_failure_rate
 
-from s2r_torch import bands
+from s2r_torch.density import bands
 from s2r_torch.density.bands import SupBand, sup_band, sup_band_from_moments
 from s2r_torch.density.bandwidth import lepski_bandwidth, reference_bandwidth
 from s2r_torch.density.direct import kernel_values

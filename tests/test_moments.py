@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from s2r_torch import cells as cells_module
+from s2r_torch.density import cells as cells_module
 from s2r_torch.density.cells import AxisCells
 from s2r_torch.density.direct import direct_sums
 from s2r_torch.density.estimator import DensityEstimator, DensityGrid, DensityStream
@@ -104,7 +104,7 @@ def test_an_axis_without_a_table_falls_back_to_bisection():
 
 
 def test_chunks_of_samples_and_densities(monkeypatch):
-    from s2r_torch import direct, moments
+    from s2r_torch.density import direct, moments
 
     grid, x = DensityGrid.uniform((-5.0, -5.0), (5.0, 5.0), 12), normal((5, 90, 2), seed=3)
     whole = DensityEstimator(grid, LegendreKernel(4), (1.0, 1.0), method="moments")(x)
