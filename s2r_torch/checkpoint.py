@@ -63,6 +63,7 @@ def save_policy(path: Path | str, meta_policy: MetaPolicy, *, family: dict | Non
             "kernel": estimator.kernel.name,
             "order": estimator.kernel.order,
             "bandwidth": estimator.bandwidth,
+            "boundary": estimator.boundary,
             "off_grid_limit": estimator.off_grid_limit,
         },
         "exact": meta_policy.ensemble.exact,
@@ -172,6 +173,7 @@ def _assemble(header: dict, tensors: dict[str, Tensor]) -> MetaPolicy:
         grid,
         make_kernel(made["kernel"], made["order"]),
         tuple(made["bandwidth"]),
+        made["boundary"],
         off_grid_limit=made["off_grid_limit"],
     )
     ensemble = Ensemble(problem, tuple(groups), header["exact"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -9,55 +10,82 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import Path, StateGraph
+from s2r_torch.density.bands import sup_band
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
 from s2r_torch.episodes import Guard, observe
 from s2r_torch.errors import AmbiguousMergeError, ExplorationError, SettingError
 from s2r_torch.rng import Seed
+
+BAND_LEVEL, BAND_DRAWS = 0.95, 200
+TIMES_NOISE = 1.5  # medians of one state's distances lie at 0.3 to 0.7 of the noise, of different states above 3
 
 
 @dataclass(frozen=True)
 class MergeSettings:
     """When two paths of the same length end in the same state (theory.md C12).
 
-    The median over simulators of the sup distance to the nearest state of that layer decides, against a threshold of
-    zeta / 2 where zeta is declared, else of `relative` times the density's height.
+    The median over simulators of the sup distance to the nearest state of that layer decides: the same state below
+    (1 - margin) threshold, a different one above (1 + margin) threshold, an error between. The threshold is
+
+        zeta / 2             with zeta a number (Assumption 5);
+        1.5 noise            with zeta "auto": noise is what two estimates of one density differ by, 95 % of the time;
+        relative * height    with zeta None, height being that of the new path's density.
+
+    States closer than the noise look the same; only a declared zeta excludes that, or more observations.
 
     Args:
         n_merge: observations per path and simulator that decide; separate from those that estimate densities.
-        zeta: separation of states in sup norm (Assumption 5), or None.
+        zeta: separation of states in sup norm, "auto" or None. Runs put the family's own zeta in place of "auto".
         relative: share of the height, in (0, 1), used when zeta is None.
         margin: distances within this share of the threshold, on either side, are ambiguous: an error.
         deciders: how many simulators decide; all, if there are fewer.
+        band_deciders: on how many of them the noise of a state is measured (2 to 20 ms each).
 
     Raises:
         SettingError: a number out of range.
     """
 
     n_merge: int = 1000
-    zeta: float | None = None
+    zeta: float | str | None = "auto"
     relative: float = 0.5
     margin: float = 0.25
     deciders: int = 16
+    band_deciders: int = 5
 
     def __post_init__(self):
-        fine = self.n_merge >= 2 and self.deciders >= 1 and 0 < self.relative < 1 and 0 <= self.margin < 1
-        if not fine or (self.zeta is not None and not self.zeta > 0):
+        fine = self.n_merge >= 2 and self.deciders >= 1 and self.band_deciders >= 1
+        fine = fine and 0 < self.relative < 1 and 0 <= self.margin < 1
+        zeta = self.zeta is None or (self.zeta == "auto" if isinstance(self.zeta, str) else self.zeta > 0)
+        if not (fine and zeta):
             raise SettingError(
-                expected="n_merge >= 2, deciders >= 1, relative in (0, 1), margin in [0, 1) and zeta > 0 or null",
+                expected="n_merge >= 2, deciders and band_deciders >= 1, relative in (0, 1), margin in [0, 1) "
+                "and zeta > 0, auto or null",
                 got=str(self),
                 cause="a typo in conf/density",
             )
 
+    def threshold(self, noise: float, height: float) -> float:
+        """The distance between the same state and different ones."""
+        if self.zeta is None:
+            return self.relative * height
+        return TIMES_NOISE * noise if self.zeta == "auto" else self.zeta / 2
+
 
 @dataclass(frozen=True)
 class Visit:
-    """One visited path: merged into a state of its layer, or a new state."""
+    """One visited path: merged into a state of its layer, or a new state.
+
+    All but path, state and merged speak of the nearest earlier state of the layer, median over simulators; where there
+    is none, the distance is infinite and the rest speaks of the state itself.
+    """
 
     path: Path
     state: int
     merged: bool
-    distance: float  # to the nearest earlier state of the layer; infinite for its first state
+    distance: float  # in sup norm
     threshold: float
+    noise: float  # two estimates of that state differ by less, 95 % of the time
+    height: float  # of the path's density
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +95,21 @@ class Exploration:
     graph: StateGraph
     D_hat: Tensor  # [B, xi, G] float64, from n_dist observations per state and simulator
     visits: tuple[Visit, ...]  # every path visited, in depth-first order
+
+    @property
+    def zeta_hat(self) -> float:
+        """The smallest distance between states of a layer that were told apart; infinite if each is alone."""
+        return min((visit.distance for visit in self.visits if not visit.merged), default=math.inf)
+
+    @property
+    def noise(self) -> float:
+        """The largest noise of a state."""
+        return max(visit.noise for visit in self.visits)
+
+    @property
+    def largest_merged(self) -> float:
+        """The largest distance at which paths were merged; 0 if none were."""
+        return max((visit.distance for visit in self.visits if visit.merged), default=0.0)
 
 
 def explore(
@@ -97,7 +140,8 @@ def explore(
 
     Paper deviation:
         Recursion stops at the horizon (theory.md C2); only paths of equal length are compared, with the nearest one,
-        by the median over simulators instead of all of them, on samples of their own; calls are capped (C12).
+        by the median over simulators instead of all of them, on samples of their own; calls are capped (C12). The
+        noise takes the place of zeta where nobody declares it.
 
     Cost:
         At most 1 + (H - 1) S A paths: n_merge episodes each on the deciders, n_dist per state on all simulators.
@@ -129,6 +173,7 @@ class _Search:
     layer: list[int] = field(default_factory=list)
     next_state: list[list[int]] = field(default_factory=list)
     pilots: list[Tensor] = field(default_factory=list)  # per state [deciders, G]
+    noise: list[float] = field(default_factory=list)  # per state
     visits: list[Visit] = field(default_factory=list)
 
     def __post_init__(self):
@@ -144,37 +189,47 @@ class _Search:
                 got=f"one more, {path}",
                 cause="paths to the same state do not merge: raise n_merge, or S is too small",
             )
-        D = self.estimator(observe(self.deciders, path, self.merge.n_merge, self.seed.child("merge", path)))
-        state, distance, threshold = self._nearest(path, D)
-        merged = state is not None
-        if state is None:
-            state = self._new_state(path, D)
-        self.visits.append(Visit(path, state, merged, distance, threshold))
+        x = observe(self.deciders, path, self.merge.n_merge, self.seed.child("merge", path))
+        D = self.estimator(x)
+        height = float(D.amax(-1).median())
+        nearest, distance = self._nearest(len(path), D)
+        merged = nearest is not None and self._same(path, nearest, distance, height)
+        state = nearest if merged else self._new_state(path, D, x)
+        noise = self.noise[state if nearest is None else nearest]
+        threshold = self.merge.threshold(noise, height)
+        self.visits.append(Visit(path, state, merged, distance, threshold, noise, height))
         self.on_visit(self.visits[-1])
         if not merged and len(path) < self.simulators.spec.horizon - 1:
             for a in range(self.simulators.spec.num_actions):
                 self.next_state[state][a] = self.visit((*path, a))
         return state
 
-    def _nearest(self, path: Path, D: Tensor) -> tuple[int | None, float, float]:
-        """The earlier state that D [deciders, G] belongs to, or None; the distance to the nearest, the threshold."""
-        candidates = [s for s, layer in enumerate(self.layer) if layer == len(path)]
-        height = float(D.amax(-1).median())
-        threshold = self.merge.zeta / 2 if self.merge.zeta else self.merge.relative * height
-        if not candidates:
-            return None, float("inf"), threshold
-        distances = torch.stack([sup_distance(D, self.pilots[s]).median() for s in candidates])
-        nearest, distance = candidates[int(distances.argmin())], float(distances.min())
-        if abs(distance - threshold) < self.merge.margin * threshold:
-            raise AmbiguousMergeError(
-                expected=f"paths {path} and {self.paths[nearest]} at a distance clearly below or above {threshold:.3g}",
-                got=f"a median distance of {distance:.3g} over {len(self.deciders)} simulators, "
-                f"where densities are {height:.3g} high",
-                cause="too much noise: raise n_merge (it falls like its square root); or states too alike (zeta)",
-            )
-        return (nearest if distance < threshold else None), distance, threshold
+    def _nearest(self, layer: int, D: Tensor) -> tuple[int | None, float]:
+        """The earlier state of that layer nearest to D [deciders, G], and its median distance."""
+        candidates = [s for s, other in enumerate(self.layer) if other == layer]
+        distances = [float(sup_distance(D, self.pilots[s]).median()) for s in candidates]
+        return min(zip(distances, candidates, strict=True), default=(math.inf, None))[::-1]
 
-    def _new_state(self, path: Path, D: Tensor) -> int:
+    def _same(self, path: Path, nearest: int, distance: float, height: float) -> bool:
+        """Whether that distance means the same state; raises AmbiguousMergeError where it does not tell."""
+        noise, margin = self.noise[nearest], self.merge.margin
+        threshold = self.merge.threshold(noise, height)
+        same, different = (1 - margin) * threshold, (1 + margin) * threshold
+        names = f"paths {path} and {self.paths[nearest]}"
+        if same < distance < different:
+            expected = f"{names} at a distance below {same:.3g} (same state) or above {different:.3g} (different ones)"
+        elif distance <= same and different > height:
+            expected = f"noise that lets {names} be told apart: {different:.3g} below the height {height:.3g}"
+        else:
+            return distance <= same
+        raise AmbiguousMergeError(
+            expected=expected,
+            got=f"a median distance of {distance:.3g} over {len(self.deciders)} simulators, where densities are "
+            f"{height:.3g} high and two estimates of one density differ by up to {noise:.3g}",
+            cause="too much noise: raise n_merge (it falls like its square root); or states too alike (zeta)",
+        )
+
+    def _new_state(self, path: Path, D: Tensor, x: Tensor) -> int:
         spec, layer = self.simulators.spec, len(path)
         if self.layer.count(layer) >= spec.max_states_per_layer:
             raise ExplorationError(
@@ -186,4 +241,7 @@ class _Search:
         self.layer.append(layer)
         self.next_state.append([-1] * spec.num_actions)
         self.pilots.append(D)
+        generator = self.seed.child("band", path).generator()
+        band = sup_band(self.estimator, x[: self.merge.band_deciders], BAND_DRAWS, generator=generator)
+        self.noise.append(float(band.two_sample_radius(BAND_LEVEL).median()))
         return len(self.paths) - 1

@@ -17,7 +17,7 @@ from s2r_torch.baselines.density_free import best_action_list, blind, follow, un
 from s2r_torch.calibration import Calibration, bellman_table, calibrate
 from s2r_torch.checkpoint import save_exploration, save_policy
 from s2r_torch.coverage import path_cover
-from s2r_torch.density.bandwidth import paper_bandwidth, reference_bandwidth
+from s2r_torch.density.bandwidth import SHRINK, lepski_bandwidth, paper_bandwidth, reference_bandwidth
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
@@ -39,6 +39,7 @@ from s2r_torch.settings import DensitySettings, RunSettings
 from s2r_torch.sim2real import Outcome, Trial, method_named
 
 KNOWN_CLASSES = {"mixture": MixturePredictors}
+PILOTS = 32  # simulators that a pilot looks at
 FLOOR = 0.6  # least bandwidth, in node spacings; below half a spacing a state between two nodes would vanish
 
 
@@ -127,8 +128,10 @@ def explore_family(run: Run) -> None:
     density, count = run.settings.density, run.settings.predictors.num_simulators
     spec = run.family.spec
     simulators = run.draws.simulators("train", count).for_purpose("explore")
-    run.estimator = make_estimator(density, run, simulators)
-    merge = replace(density.merge, zeta=density.merge.zeta or spec.zeta)
+    run.estimator = make_estimator(density, simulators, run.settings.budget.n_dist, run.seed)
+    merge = density.merge
+    if merge.zeta == "auto" and spec.zeta:
+        merge = replace(merge, zeta=spec.zeta)
     run.reporter.stage("explore (Algorithm 2)", 1 + (spec.horizon - 1) * spec.max_states_per_layer * spec.num_actions)
     visited = 0
 
@@ -260,21 +263,35 @@ STAGES: tuple[Callable[[Run], None], ...] = (
 )
 
 
-def make_estimator(density: DensitySettings, run: Run, simulators: Guard) -> DensityEstimator:
-    """Kernel, grid and bandwidth, fixed before the samples they are used on are drawn."""
-    spec, n = run.family.spec, run.settings.budget.n_dist
+def make_estimator(density: DensitySettings, simulators: Guard, n_dist: int, seed: Seed) -> DensityEstimator:
+    """Kernel, grid and bandwidth for n_dist samples a state, fixed before the samples they are used on are drawn.
+
+    Cost:
+        For `lepski` and `reference`, H n_pilot pilot episodes on at most 32 simulators.
+    """
+    spec = simulators.spec
     grid = DensityGrid.uniform(spec.low, spec.high, density.nodes)
     kernel = make_kernel(density.kernel, density.order)
-    if density.bandwidth == "paper":
-        bandwidth = (paper_bandwidth(n, density.order, spec.obs_dim),) * spec.obs_dim
+    if density.bandwidth == "lepski":
+        pilot = pilot_samples(simulators, density.n_pilot, seed)
+        shrink = density.shrink or SHRINK
+        bandwidth = lepski_bandwidth(pilot, n_dist, kernel, grid, shrink=shrink, off_grid_limit=density.off_grid_limit)
     elif density.bandwidth == "reference":
-        few = simulators.select(range(min(32, len(simulators))))
-        pilot = observe(few, (), density.n_pilot, run.seed.child("pilot"))
-        wanted = (density.shrink * h for h in reference_bandwidth(pilot, n, kernel))
+        pilot = pilot_samples(simulators, density.n_pilot, seed)
+        wanted = ((density.shrink or 1.0) * h for h in reference_bandwidth(pilot, n_dist, kernel))
         bandwidth = tuple(max(h, FLOOR * s) for h, s in zip(wanted, grid.spacing, strict=True))
+    elif density.bandwidth == "paper":
+        bandwidth = (paper_bandwidth(n_dist, density.order, spec.obs_dim),) * spec.obs_dim
     else:
         bandwidth = (float(density.bandwidth),) * spec.obs_dim
-    return DensityEstimator(grid, kernel, bandwidth, off_grid_limit=density.off_grid_limit)
+    return DensityEstimator(grid, kernel, bandwidth, density.boundary, off_grid_limit=density.off_grid_limit)
+
+
+def pilot_samples(simulators: Guard, n_pilot: int, seed: Seed) -> Tensor:
+    """Observations [B, H, n_pilot, d] along action 0, one state a layer, on at most PILOTS simulators."""
+    few = simulators.select(range(min(PILOTS, len(simulators))))
+    paths = [(0,) * step for step in range(simulators.spec.horizon)]
+    return torch.stack([observe(few, path, n_pilot, seed.child("pilot", path)) for path in paths], 1)
 
 
 def train_one(

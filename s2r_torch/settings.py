@@ -14,7 +14,8 @@ from s2r_torch.predictors.training import TrainingSettings
 from s2r_torch.rules import rule_named
 from s2r_torch.sim2real import method_named
 
-BANDWIDTHS = ("reference", "paper")
+BANDWIDTHS = ("lepski", "reference", "paper")
+BOUNDARIES = ("none", "legendre")
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,11 @@ class DensitySettings:
         nodes: grid nodes per coordinate.
         kernel: a name in `kernels.KERNELS`.
         order: alpha, the smoothness that the kernel exploits.
-        bandwidth: `reference` (scaled by a pilot), `paper` (n^(-1/(2 alpha + d))) or a number, the same on every axis.
-        shrink: factor on the reference bandwidth; the normal reference is too wide for densities with several bumps.
-        n_pilot: pilot observations per simulator at the start state, for the reference bandwidth.
+        bandwidth: `lepski` (adapts to the shape on a pilot), `reference` (the pilot's scale), `paper`
+            (n^(-1/(2 alpha + d))) or a number, the same on every axis.
+        shrink: factor on the pilot's bandwidth; None for 0.8 with lepski, 1 with reference.
+        n_pilot: pilot observations per simulator and layer, of at most 32 simulators.
+        boundary: `none`, or `legendre` where densities are positive at the edge of the observation box.
         off_grid_limit: largest share of a state's observations off the grid.
         merge: when two paths end in the same state.
     """
@@ -35,9 +38,10 @@ class DensitySettings:
     nodes: int = 24
     kernel: str = "legendre"
     order: float = 2.0
-    bandwidth: str | float = "reference"
-    shrink: float = 1.0
+    bandwidth: str | float = "lepski"
+    shrink: float | None = None
     n_pilot: int = 500
+    boundary: str = "none"
     off_grid_limit: float = 0.01
     merge: MergeSettings = field(default_factory=MergeSettings)
 
@@ -46,8 +50,12 @@ class DensitySettings:
             raise SettingError(
                 expected=f"a bandwidth of {BANDWIDTHS} or a number", got=repr(self.bandwidth), cause="a typo"
             )
-        if not (self.shrink > 0 and self.n_pilot >= 2):
-            raise SettingError(expected="shrink > 0 and n_pilot >= 2", got=str(self), cause="a typo in conf/density")
+        if self.boundary not in BOUNDARIES:
+            raise SettingError(expected=f"a boundary of {BOUNDARIES}", got=repr(self.boundary), cause="a typo")
+        if not ((self.shrink is None or self.shrink > 0) and self.n_pilot >= 2):
+            raise SettingError(
+                expected="shrink > 0 or null, and n_pilot >= 2", got=str(self), cause="a typo in conf/density"
+            )
 
 
 @dataclass(frozen=True)

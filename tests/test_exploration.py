@@ -9,13 +9,15 @@ import pytest
 import torch
 from worlds import Tabular, estimator_of, layered, random_world
 
+from s2r_torch.density.estimator import sup_distance
 from s2r_torch.episodes import Guard, Ledger, observe
 from s2r_torch.errors import AmbiguousMergeError, ExplorationError, GraphMismatchError, ObservationError, SettingError
 from s2r_torch.exploration import MergeSettings, explore
 from s2r_torch.rng import Seed
 
 THETA = (-0.9, 0.1, 0.7, 0.4)
-MERGE = MergeSettings(n_merge=150, deciders=3)
+MERGE = MergeSettings(n_merge=150, zeta=None, deciders=3)
+AUTO = MergeSettings(n_merge=300, deciders=4)
 SHAPES = list(itertools.product((1, 2, 3, 4), (2, 3), (0, 1)))
 
 
@@ -115,7 +117,7 @@ def test_the_cap_on_calls():
     world = same_twice()
     wide = Widened(world.graph, world.number, world.rewards, world.tilt)
     with pytest.raises(ExplorationError, match="n_merge") as caught:
-        explored(wide, MergeSettings(n_merge=150, relative=0.02, margin=0.0))
+        explored(wide, MergeSettings(n_merge=150, zeta=None, relative=0.02, margin=0.0))
     assert "at most" in str(caught.value)
 
 
@@ -130,7 +132,7 @@ class Widened(Tabular):
 def test_too_many_states_in_a_layer():
     world = same_twice()
     with pytest.raises(ExplorationError, match="at most S = 1 states in layer 2"):
-        explored(world, MergeSettings(n_merge=150, relative=0.02, margin=0.0))
+        explored(world, MergeSettings(n_merge=150, zeta=None, relative=0.02, margin=0.0))
 
 
 def test_an_ambiguous_distance_is_an_error_that_names_both_paths():
@@ -147,6 +149,60 @@ def test_an_ambiguous_distance_is_an_error_that_names_both_paths():
 def test_a_declared_zeta_replaces_the_relative_threshold():
     visits = explored(random_world(4, 3, 2), replace(MERGE, zeta=2.0)).visits
     assert {visit.threshold for visit in visits} == {1.0}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_noise_decides_where_nobody_declares_zeta(seed):
+    """Distances of one state stay well below the noise, those of different states well above."""
+    world = random_world(40 + seed, 4, 3)
+    exploration = explored(world, AUTO, seed=seed)
+    world.graph.require_same(exploration.graph)
+    for visit in exploration.visits:
+        assert visit.threshold == pytest.approx(1.5 * visit.noise)
+        assert visit.distance < 0.9 * visit.noise if visit.merged else visit.distance > 3 * visit.noise
+    assert exploration.largest_merged < exploration.noise < exploration.zeta_hat / 3
+
+
+def test_noise_is_what_two_estimates_of_one_state_differ_by():
+    """In 95 of 100 pairs, about."""
+    world = random_world(4, 2, 2)
+    noise = explored(world, AUTO).visits[0].noise
+    estimate, guard = estimator_of(world), world.guard([0.1] * 200)
+    one, other = (estimate(observe(guard, (), AUTO.n_merge, Seed.root(i))) for i in range(2))
+    assert 0.88 <= float((sup_distance(one, other) <= noise).double().mean()) <= 0.99
+
+
+def test_too_much_noise_to_tell_anything_is_an_error():
+    """Two samples of four observations differ by as much as states that share no observation."""
+    with pytest.raises(AmbiguousMergeError, match="raise n_merge"):
+        explored(same_twice(), replace(AUTO, n_merge=4))
+
+
+def test_alike_states_are_not_merged_in_silence():
+    """States that noise can just tell apart: the run stops, names both and the noise; more samples go through."""
+    world = random_world(4, 3, 2)
+    near = Near(world.graph, world.number, world.rewards, world.tilt)
+    with pytest.raises(AmbiguousMergeError, match=r"paths \(.*\) and \(.*two estimates of one density differ by"):
+        explored(near, replace(AUTO, n_merge=100))
+    world.graph.require_same(explored(near, replace(AUTO, n_merge=600)).graph)
+
+
+class Near(Tabular):
+    """States of a layer are small shifts of each other."""
+
+    def emit(self, theta, state, generators):
+        x = super().emit(theta, state, generators)
+        return x - (0.92 * self.number[state])[..., None]
+
+
+@pytest.mark.parametrize("bad", range(3))
+def test_merging_by_noise_survives_one_bad_simulator(bad):
+    """Wherever it stands among the deciders: among those that measure the noise, or not."""
+    theta = [0.1, -0.2, 0.3, 0.0, 0.5, 0.2, -0.4, 0.6]
+    theta[3 * bad] = -0.9
+    world = random_world(4, 4, 2)
+    exploration = explored(lying(world), replace(AUTO, deciders=8), theta=theta)
+    world.graph.require_same(exploration.graph)
 
 
 def test_nan_at_one_state_is_named():
@@ -184,7 +240,17 @@ def test_a_graph_mismatch_says_both_sizes():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"n_merge": 1}, {"deciders": 0}, {"relative": 1.0}, {"margin": -0.1}, {"zeta": 0.0}, {"zeta": -1.0}]
+    "wrong",
+    [
+        {"n_merge": 1},
+        {"deciders": 0},
+        {"band_deciders": 0},
+        {"relative": 1.0},
+        {"margin": -0.1},
+        {"zeta": 0.0},
+        {"zeta": -1.0},
+        {"zeta": "automatic"},
+    ],
 )
 def test_merge_settings_are_validated(wrong):
     with pytest.raises(SettingError, match="n_merge"):

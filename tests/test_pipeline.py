@@ -57,10 +57,10 @@ def test_summary_has_what_users_read(finished):
 
 
 def test_every_episode_is_counted(finished):
-    """explore: a pilot, deciders x n_merge per path, simulators x n_dist per state; the judges explore again."""
+    """explore: a pilot per layer, deciders x n_merge per path, simulators x n_dist per state; judges explore again."""
     visits = len(finished.exploration.visits) + len(finished.outcome.exploration.visits)
     counts = finished.ledger.counts
-    assert counts["explore"] == 24 * 500 + visits * 4 * 1000 + (24 + 4) * 9 * 100
+    assert counts["explore"] == 5 * 24 * 500 + visits * 4 * 1000 + (24 + 4) * 9 * 100
     assert counts["train"] == 24 * 9 * 16
     assert counts["calibrate"] == 4 * (9 * 50 * 2 + 9 * 100 + 2)  # the class and the blind one, densities, rollouts
     assert counts["real"] == 2 * 300
