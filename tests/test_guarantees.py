@@ -19,6 +19,7 @@ from s2r_torch.coverage import path_cover
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
+from s2r_torch.density.radius import explicit_radius
 from s2r_torch.deployment import deploy
 from s2r_torch.elimination import Elimination, Judges, Knowledge, consensus, dfs_learn, td_eliminate
 from s2r_torch.envs import exact
@@ -410,16 +411,6 @@ def test_the_sweep_bound_says_something():
 # -- Deploy ---------------------------------------------------------------------------------------------------------
 
 
-def density_radius(problem: Exact, n: int, delta: float) -> float:
-    """theory.md 3.4 for d = 1 and a kernel of bounded variation: TV / h sqrt(log(2 / delta) / (2 n)) + C_2 h^2.
-
-    The kernel of order 2 is 1/2 on [-1, 1]: TV = 1 and C_2 = C int z^2 / 4 = C / 6, with C >= sup |D''|.
-    """
-    curvature = replace(problem.mixture, smoothness=2).constants().C_alpha  # of k = 2; larger k only tested there
-    noise = math.sqrt(math.log(2 / delta) / (2 * n)) / BANDWIDTH
-    return noise + curvature * BANDWIDTH**2 / 6
-
-
 @pytest.mark.parametrize("name", ["2-2-2-full-flat", "2-2-2-full-stacked", "3-3-2-full-flat", "3-3-3-chain-flat"])
 @pytest.mark.parametrize("n_real", [300, 2000])
 def test_deployed_densities_and_values(name, n_real):
@@ -431,8 +422,10 @@ def test_deployed_densities_and_values(name, n_real):
     alive = knowledge.alive.nonzero().flatten().tolist()
     survivors = problem.ensemble.subset(alive)
     meta = MetaPolicy(survivors, alive.index(knowledge.best()), problem.estimator, path_cover(graph), n_real)
-    radius = density_radius(problem, n_real, delta_real / graph.num_states)
-    phi_R = mixture.constants().C_L * radius
+    constants, delta = mixture.constants(), delta_real / graph.num_states
+    kernel = problem.estimator.kernel
+    radius = explicit_radius(kernel, n_real, BANDWIDTH, holder_constant=constants.C_alpha, delta=delta).total
+    phi_R = constants.C_L * radius
     off, dear, gaps, trials = 0, 0, [], 60
     ledger = Ledger()
     thetas = problem.theta(trials, Seed.root(99))
