@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import ProblemSpec, StateGraph
-from s2r_torch.density_grid import DensityGrid
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.predictors.heads import HEADS
 from s2r_torch.predictors.nets import NETS, Net, Problem, net_class
 
+SMALL = {"cones": {"anchors": 4}, "conv": {"channels": 4}, "sets": {"set_width": 4}}
 PROBLEMS = ("line", "plane", "single")  # d = 1; d = 2; d = 1 with one state and one step
 
 
@@ -29,9 +31,14 @@ def problem(kind: str = "line", nodes: int | None = None) -> Problem:
 
 
 def make_net(name: str, where: Problem, members: int = 3, seed: int = 0, loud: float = 1.0, **settings) -> Net:
-    """A network with scales from random densities; `loud` multiplies its weights, so that normalisation must act."""
-    generator = torch.Generator().manual_seed(seed)
-    net = net_class(name)(where, members, generator, **{"lipschitz_bound": 4.0, "width": 8, "x_width": 4} | settings)
+    """A network NAME or NAME/HEAD with scales from random densities; `loud` multiplies its weights."""
+    generator, (name, *head) = torch.Generator().manual_seed(seed), name.split("/")
+    settings = (
+        {"lipschitz_bound": 4.0, "width": 8, "x_width": 4, "head": head[0] if head else None}
+        | SMALL.get(name, {})
+        | settings
+    )
+    net = net_class(name)(where, members, generator, **settings)
     net.fit_scales(bumps(where, 16, generator))
     with torch.no_grad():
         for parameter in net.parameters():
@@ -40,8 +47,9 @@ def make_net(name: str, where: Problem, members: int = 3, seed: int = 0, loud: f
 
 
 def names() -> list[str]:
-    """Every network that ships."""
-    return sorted(name for name, cls in NETS.items() if cls.__module__.startswith("s2r_torch."))
+    """Every network that ships, and the default one with every other head."""
+    shipped = sorted(name for name, cls in NETS.items() if cls.__module__.startswith("s2r_torch."))
+    return shipped + [f"lookup/{head}" for head in HEADS if head != "mlp"]
 
 
 def uniform(shape: tuple[int, ...], generator: torch.Generator, low: float = 0.0, high: float = 1.0) -> Tensor:

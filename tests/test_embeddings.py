@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from s2r_torch.density_grid import DensityGrid
-from s2r_torch.predictors.embeddings import layer_means, linear_functionals, look_up, sorted_values
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.predictors.embeddings import layer_means, linear_functionals, look_up, sorted_values, sup_distances
 
 LAYER = torch.tensor([0, 1, 1, 2, 1, 2])
 
@@ -69,6 +69,14 @@ def test_layer_means_against_loops():
     assert layer_means(values, torch.zeros(6, dtype=torch.int64)).shape == (2, 1, 4)
 
 
+def test_sup_distances_against_loops():
+    values, anchors = normal(3, 5), normal(2, 5, seed=1)
+    got = sup_distances(values, anchors)
+    for b in range(3):
+        for k in range(2):
+            assert float(got[b, k]) == max(abs(float(values[b, j] - anchors[k, j])) for j in range(5))
+
+
 def features():
     """name -> (function of D [B, 6, G], whether a pair attains its constant)."""
     grid, x = grid_and_points(2, batch=1)
@@ -81,6 +89,7 @@ def features():
         "sorted_values": lambda D: sorted_values(D, ranks),
         "linear_functionals": lambda D: linear_functionals(D, signed),
         "layer_means": lambda D: layer_means(D, LAYER),
+        "sup_distances": lambda D: sup_distances(D.flatten(1), normal(3, 150, seed=7)),
     }
 
 

@@ -10,8 +10,8 @@ from worlds import TabularPredictors, class_of, estimator_of, random_class, rand
 from s2r_torch.episodes import Transitions
 from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.predictors import ensemble as ensemble_module
+from s2r_torch.predictors.architectures import LookupNet, MLPNet
 from s2r_torch.predictors.ensemble import Ensemble
-from s2r_torch.predictors.nets import LookupNet, MLPNet
 
 WORLD = random_world(3, horizon=3, num_actions=3)
 THETA = (-0.8, 0.1, 0.9, 0.4)

@@ -45,3 +45,8 @@ def layer_means(values: Tensor, layer: Tensor) -> Tensor:
     member = torch.nn.functional.one_hot(layer, horizon).to(values.dtype)  # [xi, H]
     member = member / member.sum(0)
     return torch.einsum("bs...,sh->bh...", values, member)
+
+
+def sup_distances(values: Tensor, anchors: Tensor) -> Tensor:
+    """max_j |values[b, j] - anchors[k, j]|: [B, J] and [K, J] -> [B, K]."""
+    return (values[:, None] - anchors.to(values.dtype)).abs().amax(-1)

@@ -1,40 +1,37 @@
 r"""Architectures for the class F: stacked members, one small network per step, certified in the densities.
 
-Every architecture shares one head (networks.md: look-up, summaries of the densities, then normalised layers):
+Every architecture is made of a summary of D without parameters, an embedding learned from it or none, and a head:
 
-    first   = C_L-Lipschitz rows on (embedding of D, densities looked up at x)  +  u(x)       u free
-    f       = normalised layers with MaxMin on first, one output per action
+    D -> summary -> embedding -> head(embedding, densities looked up at x, x) -> f(D, x, .)
     |f(D, x, a) - f(D', x, a)| <= C_L max |D - D'|          for every x and a
 
-and differs in the embedding alone. To add one, subclass `Net`, give it `summary` (1-Lipschitz statistics of D, without
-parameters) and, if it learns more from them, `make_embedding`; `@register("name")` makes `net=name` work.
+To add one, subclass `Net`, give it `summary` (1-Lipschitz statistics of D) and, if it learns more from
+them, `make_embedding`; `@register("name")` makes `net=name` work:
+
+    @register("peaks")
+    class Peaks(Net):
+        def summary(self, D):
+            return layer_means(D.amax(-1, keepdim=True), self.problem.graph.layer).flatten(1)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import importlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from s2r_torch.base import ProblemSpec, StateGraph, check_shape
-from s2r_torch.density import DensityGrid
+from s2r_torch.density.grid import DensityGrid
 from s2r_torch.errors import LipschitzError, SettingError
-from s2r_torch.predictors.embeddings import layer_means, linear_functionals, look_up, sorted_values
-from s2r_torch.predictors.lipschitz import (
-    StackedConv,
-    StackedLinear,
-    affine,
-    after_maxmin,
-    maxmin,
-    rotate_outputs,
-    row_norms,
-)
+from s2r_torch.predictors.embeddings import look_up
+from s2r_torch.predictors.heads import Constants, HeadSizes, head_class
 
 NETS: dict[str, type[Net]] = {}
 
-RANK_SHARES = (0.0, 0.004, 0.01, 0.018, 0.03, 0.045, 0.065, 0.09, 0.14, 0.25)  # of G, in decreasing order of density
+AUTO = "auto"
 
 
 def register(name: str) -> Callable[[type[Net]], type[Net]]:
@@ -57,6 +54,23 @@ def net_class(name: str) -> type[Net]:
     return NETS[name]
 
 
+def import_plugins(modules: Iterable[str]) -> None:
+    """Imports users' modules, which register their networks; call it before anything is built or loaded.
+
+    Raises:
+        SettingError: a module cannot be imported.
+    """
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise SettingError(
+                expected=f"an importable module {name!r}",
+                got=f"{type(error).__name__}: {error}",
+                cause="a typo in plugins, or a module that is not on the Python path",
+            ) from error
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """All that a predictor class may depend on (theory.md C8): never on the judges' densities."""
@@ -67,68 +81,11 @@ class Problem:
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
-    """One step's networks with everything that depends on D alone already computed."""
-
-    offset: Tensor  # [F, B, width] first layer on the embedding of D
-    local_weight: Tensor  # [F, width, S_h] first layer on the densities looked up at x
-
-
-@dataclass(frozen=True, eq=False)
 class Conditioned:
     """A group conditioned on the densities of B simulators."""
 
     D: Tensor  # [B, xi, G] float32
-    steps: tuple[Prepared, ...]  # [H]
-
-
-class StepNet(nn.Module):
-    """The networks of one step, for all members."""
-
-    def __init__(self, net: Net, states: int, generator: torch.Generator):
-        super().__init__()
-        members, width, spec = net.size, net.width, net.problem.spec
-        self.embedding = net.make_embedding(generator)
-        self.first = StackedLinear(
-            members, net.embedding_size + states, width, generator, bound=net.declared_bound, bias=False
-        )
-        self.from_x = StackedLinear(members, spec.obs_dim, net.x_width, generator, bound=None)
-        self.mix_x = StackedLinear(members, net.x_width, width, generator, bound=None)
-        self.hidden = nn.ModuleList(StackedLinear(members, width, width, generator) for _ in range(net.depth - 1))
-        self.out = StackedLinear(members, width, spec.num_actions, generator)
-
-    def prepare(self, summary: Tensor, constants: Tensor) -> Prepared:
-        """The part that depends on D: summary [B, K] -> Prepared."""
-        embedded = summary if self.embedding is None else self.embedding(summary)  # [B, K] or [F, B, E]
-        weight = rotate_outputs(self.first.effective(constants))
-        size = embedded.shape[-1]
-        bias = rotate_outputs(self.mix_x.bias, -1)
-        return Prepared(affine(embedded, weight[..., :size], bias), weight[..., size:])
-
-    def forward(self, prepared: Prepared, local: Tensor, x: Tensor) -> Tensor:
-        """Unclamped f for local [B, n, S_h] and x [B, n, d] in [-1, 1]: [F, B, n, A].
-
-        Hidden layers are kept as (a - b, a + b) of the halves (a, b) that MaxMin compares.
-        """
-        batch, n, _ = x.shape
-        given_x = torch.tanh(self.from_x(x.reshape(batch * n, -1)))
-        hidden = given_x @ rotate_outputs(self.mix_x.weight).mT
-        if local.shape[-1]:
-            local = local.reshape(batch * n, -1)
-            hidden = hidden.baddbmm_(local.expand(len(hidden), *local.shape), prepared.local_weight.mT)
-        hidden = hidden.unflatten(1, (batch, n)).add_(prepared.offset[:, :, None]).flatten(1, 2)
-        for layer in self.hidden:
-            hidden = after_maxmin(hidden, rotate_outputs(layer.effective()), rotate_outputs(layer.bias, -1))
-        return after_maxmin(hidden, self.out.effective(), self.out.bias).unflatten(1, (batch, n))
-
-    def lipschitz_bound(self, constants: Tensor) -> Tensor:
-        """Certified constant [F], float64: the product of the layers' constants along the path from D."""
-        bound = row_norms(self.first.effective(constants), constants)
-        if self.embedding is not None:  # `constants` of embedded inputs assume an embedding of norm at most 1
-            bound = bound * self.embedding.norm().clamp(min=1.0)
-        for layer in (*self.hidden, self.out):
-            bound = bound * layer.norm()
-        return bound
+    steps: tuple  # [H] what every step's networks prepared from D
 
 
 class Net(nn.Module):
@@ -138,13 +95,15 @@ class Net(nn.Module):
         problem: state graph, grid and sizes.
         members: F.
         generator: draws the initial weights; consumed.
-        lipschitz_bound: C_L in density units, > 0 (Assumption 4).
+        lipschitz_bound: C_L in density units, > 0 (Assumption 4); `auto` lets `training.fit` choose it.
+        head: a name in `heads.HEADS`; None takes the architecture's own.
         width: hidden units, even.
         depth: number of hidden layers, >= 1.
         x_width: hidden units of the free branch in x.
+        options: the architecture's own settings, among `Net.options`.
 
     Raises:
-        SettingError: a size that makes no network.
+        SettingError: a size that makes no network, or an unknown option.
     """
 
     name = ""
@@ -155,20 +114,32 @@ class Net(nn.Module):
         members: int,
         generator: torch.Generator,
         *,
-        lipschitz_bound: float = 10.0,
+        lipschitz_bound: float | str = 10.0,
+        head: str | None = None,
         width: int = 32,
-        depth: int = 2,
+        depth: int | None = None,
         x_width: int = 16,
+        **options,
     ):
         super().__init__()
-        if members < 1 or width < 2 or width % 2 or depth < 1 or x_width < 1 or not lipschitz_bound > 0:
+        self.awaits_bound = lipschitz_bound == AUTO
+        self.declared_bound = 1.0 if self.awaits_bound else float(lipschitz_bound)
+        depth = self.default_depth if depth is None else depth
+        if members < 1 or width < 2 or width % 2 or depth < 1 or x_width < 1 or not self.declared_bound > 0:
             raise SettingError(
-                expected="members, depth, x_width >= 1, an even width >= 2 and lipschitz_bound > 0",
+                expected="members, depth, x_width >= 1, an even width >= 2 and lipschitz_bound > 0 or auto",
                 got=f"{members}, {depth}, {x_width}, {width} and {lipschitz_bound}",
                 cause="a typo in conf/net",
             )
+        if not set(options) <= set(self.options):
+            raise SettingError(
+                expected=f"options of {self.name!r} among {sorted(self.options)}",
+                got=str(sorted(set(options) - set(self.options))),
+                cause="a typo in conf/net, or a setting of another network",
+            )
         self.problem, self.size = problem, members
-        self.declared_bound, self.width, self.depth, self.x_width = float(lipschitz_bound), width, depth, x_width
+        self.width, self.depth, self.x_width = width, depth, x_width
+        self.head, self.options = head or self.default_head, {**self.options, **options}
         grid, spec = problem.grid, problem.spec
         low, high = torch.tensor(spec.low), torch.tensor(spec.high)
         self.register_buffer("x_centre", ((low + high) / 2).float())
@@ -176,18 +147,20 @@ class Net(nn.Module):
         self.register_buffer("height", torch.ones(()))
         self.setup()
         with torch.no_grad():
-            size = self.summary(torch.zeros(1, problem.graph.num_states, grid.num_points)).shape[-1]
-        self.register_buffer("centre", torch.zeros(size))
-        self.register_buffer("spread", torch.ones(size))
-        self.embedding_size = size
-        self.steps = nn.ModuleList()
-        for states in problem.graph.states_per_layer:
-            self.steps.append(StepNet(self, states if self.looks_up else 0, generator))
+            self.summary_size = self.summary(torch.zeros(1, problem.graph.num_states, grid.num_points)).shape[-1]
+        self.register_buffer("centre", torch.zeros(self.summary_size))
+        self.register_buffer("spread", torch.ones(self.summary_size))
+        self.steps = nn.ModuleList(
+            self.make_step(states if self.looks_up else 0, generator) for states in problem.graph.states_per_layer
+        )
 
     # -- what an architecture gives ---------------------------------------------------------------------------------
 
+    certified = True  # whether `lipschitz_bound` is a proof; False for a user's own network without one
     looks_up = True  # whether densities are looked up at x
     common_spread = False  # whether all summaries share one scale
+    default_head, default_depth = "mlp", 2
+    options: dict = {}  # further settings, JSON values, with their defaults
 
     def setup(self) -> None:
         """Registers constant buffers; called before `summary` is first used."""
@@ -197,8 +170,29 @@ class Net(nn.Module):
         raise NotImplementedError
 
     def make_embedding(self, generator: torch.Generator) -> nn.Module | None:
-        """A learned 1-Lipschitz map [B, K] -> [F, B, E] with `norm()` [F]; sets `embedding_size`. None keeps [B, K]."""
+        """A learned map of the summary (learned_embeddings.py), or None for the summary itself."""
         return None
+
+    def make_step(self, states: int, generator: torch.Generator) -> nn.Module:
+        """The networks of one step with that many states to look up: a `heads.Head`, or the like."""
+        embedding = self.make_embedding(generator)
+        inputs = self.summary_size if embedding is None else embedding.size
+        return head_class(self.head)(embedding, self.sizes(inputs, states), generator)
+
+    def sizes(self, inputs: int, states: int) -> HeadSizes:
+        """What a head must know, for an embedding of that size and that many states to look up."""
+        spec = self.problem.spec
+        return HeadSizes(
+            members=self.size,
+            inputs=inputs,
+            states=states,
+            obs_dim=spec.obs_dim,
+            num_actions=spec.num_actions,
+            width=self.width,
+            depth=self.depth,
+            x_width=self.x_width,
+            bound=self.declared_bound,
+        )
 
     # -- scales, frozen from the training densities ------------------------------------------------------------------
 
@@ -216,13 +210,9 @@ class Net(nn.Module):
             self.spread.copy_(spread.clamp(min=1e-2 * float(spread.max()) if len(spread) else 1.0))
         self.spread.clamp_(min=1e-12)
 
-    def constants(self, step: int) -> Tensor:
-        """Lipschitz constants [E + S_h] of the first layer's inputs."""
-        local = self.steps[step].first.weight.shape[-1] - self.embedding_size
-        embedded = 1 / self.spread.abs()  # a damaged file may hold negative scales
-        if self.steps[step].embedding is not None:  # which has norm <= 1 on summaries that share one scale
-            embedded = embedded.amax().expand(self.embedding_size)
-        return torch.cat([embedded, (1 / self.height.abs()).expand(local)])
+    def constants(self) -> Constants:
+        """Lipschitz constants in D of the standardised summaries and of look-ups in units of the height."""
+        return Constants(1 / self.spread.abs(), 1 / self.height.abs())  # a damaged file may hold negative scales
 
     # -- PredictorGroup ----------------------------------------------------------------------------------------------
 
@@ -244,7 +234,7 @@ class Net(nn.Module):
     def raw_q(self, step: int, summary: Tensor, local: Tensor, x: Tensor) -> Tensor:
         """Unclamped f [F, B, n, A] from precomputed features, with gradients: what training uses."""
         net = self.steps[step]
-        return net(net.prepare(summary, self.constants(step)), local, self.scaled_x(x))
+        return net(net.prepare(summary, self.constants()), local, self.scaled_x(x))
 
     @torch.no_grad()
     def condition(self, D: Tensor) -> Conditioned:
@@ -252,7 +242,7 @@ class Net(nn.Module):
         check_shape("densities", D, (None, graph.num_states, grid.num_points), "another grid or another state graph")
         D = D.float()
         summary = self.standardised(D)
-        return Conditioned(D, tuple(net.prepare(summary, self.constants(step)) for step, net in enumerate(self.steps)))
+        return Conditioned(D, tuple(net.prepare(summary, self.constants()) for net in self.steps))
 
     @torch.no_grad()
     def q(self, conditioned: Conditioned, step: int, x: Tensor) -> Tensor:
@@ -263,13 +253,17 @@ class Net(nn.Module):
         return self.with_members({k: v[list(members)] for k, v in self.stacked().items()})
 
     def lipschitz_bound(self) -> Tensor:
-        bounds = [net.lipschitz_bound(self.constants(step)) for step, net in enumerate(self.steps)]
-        return torch.stack(bounds).amax(0)
+        if not self.certified:
+            return torch.full((self.size,), torch.inf, dtype=torch.float64)
+        return torch.stack([step.lipschitz_bound(self.constants()) for step in self.steps]).amax(0)
 
     def certify(self) -> Tensor:
-        """The certified bounds [F]; raises LipschitzError if one exceeds the declared C_L or is not finite."""
+        """The certified bounds [F]; raises LipschitzError if one exceeds the declared C_L or is not finite.
+
+        A network without a certificate has the bound infinity, and passes: `Ensemble.certified` tells.
+        """
         bound = self.lipschitz_bound()
-        if not bool((bound <= self.declared_bound * (1 + 1e-6)).all()):
+        if self.certified and not bool((bound <= self.declared_bound * (1 + 1e-6)).all()):
             raise LipschitzError(
                 expected=f"a Lipschitz constant of at most {self.declared_bound:g}",
                 got=f"{float(bound.max()):g}",
@@ -301,104 +295,9 @@ class Net(nn.Module):
         """Keyword arguments (JSON values) that rebuild this architecture."""
         return {
             "lipschitz_bound": self.declared_bound,
+            "head": self.head,
             "width": self.width,
             "depth": self.depth,
             "x_width": self.x_width,
+            **self.options,
         }
-
-
-@register("lookup")
-class LookupNet(Net):
-    """Densities looked up at x; sorted values and mean positions, averaged over the states of every layer."""
-
-    def setup(self) -> None:
-        grid = self.problem.grid
-        ranks = sorted({min(grid.num_points - 1, round(share * grid.num_points)) for share in RANK_SHARES})
-        self.register_buffer("ranks", torch.tensor(ranks))
-        centred = grid.nodes - (grid.nodes.amax(0) + grid.nodes.amin(0)) / 2
-        self.register_buffer("functionals", centred.T.float().contiguous())
-
-    def summary(self, D: Tensor) -> Tensor:
-        statistics = torch.cat([sorted_values(D, self.ranks), linear_functionals(D, self.functionals)], -1)
-        return layer_means(statistics, self.problem.graph.layer).flatten(1)
-
-
-class FlatEmbedding(nn.Module):
-    """An l_inf-normalised MLP."""
-
-    def __init__(self, members: int, inputs: int, outputs: int, generator: torch.Generator):
-        super().__init__()
-        self.layers = nn.ModuleList(
-            [StackedLinear(members, inputs, outputs, generator), StackedLinear(members, outputs, outputs, generator)]
-        )
-
-    def forward(self, summary: Tensor) -> Tensor:
-        for layer in self.layers:
-            summary = maxmin(layer(summary))
-        return summary
-
-    def norm(self) -> Tensor:
-        return self.layers[0].norm() * self.layers[1].norm()
-
-
-@register("mlp")
-class MLPNet(Net):
-    """An MLP over the flattened densities, averaged over the states of every layer; densities looked up at x."""
-
-    common_spread = True
-
-    def summary(self, D: Tensor) -> Tensor:
-        return layer_means(D, self.problem.graph.layer).flatten(1)
-
-    def make_embedding(self, generator: torch.Generator) -> nn.Module:
-        inputs = self.problem.graph.horizon * self.problem.grid.num_points
-        self.embedding_size = self.width
-        return FlatEmbedding(self.size, inputs, self.width, generator)
-
-
-class ConvEmbedding(nn.Module):
-    """Two normalised convolutions with MaxMin, then global maximum and mean of every channel."""
-
-    def __init__(self, net: Net, channels: int, generator: torch.Generator):
-        super().__init__()
-        self.members, self.shape = net.size, (net.problem.graph.horizon, *net.problem.grid.shape)
-        self.channels, d = channels, net.problem.spec.obs_dim
-        self.one = StackedConv(1, self.shape[0], net.size * channels, 5, d, 3, generator)  # inputs shared by members
-        self.two = StackedConv(net.size, channels, channels, 3, d, 2, generator)
-
-    def forward(self, summary: Tensor) -> Tensor:
-        maps = self._maxmin(self.one(summary.unflatten(1, self.shape)))
-        maps = self._maxmin(self.two(maps)).flatten(2).unflatten(1, (self.members, self.channels))  # [B, F, C, *]
-        return torch.cat([maps.amax(-1), maps.mean(-1)], -1).transpose(0, 1)
-
-    def _maxmin(self, maps: Tensor) -> Tensor:
-        return maxmin(maps.unflatten(1, (self.members, self.channels)), 2).flatten(1, 2)
-
-    def norm(self) -> Tensor:
-        one = row_norms(self.one.effective().flatten(1).view(self.members, self.channels, -1))
-        return one * self.two.norm()
-
-
-@register("conv")
-class ConvNet(Net):
-    """Convolutions over the densities, averaged over the states of every layer; densities looked up at x."""
-
-    common_spread = True
-    channels = 8
-
-    def summary(self, D: Tensor) -> Tensor:
-        return layer_means(D, self.problem.graph.layer).flatten(1)
-
-    def make_embedding(self, generator: torch.Generator) -> nn.Module:
-        self.embedding_size = 2 * self.channels
-        return ConvEmbedding(self, self.channels, generator)
-
-
-@register("blind")
-class BlindNet(Net):
-    """Sees x and the step but no density: the baseline that shows what densities are worth. Its constant is 0."""
-
-    looks_up = False
-
-    def summary(self, D: Tensor) -> Tensor:
-        return D.new_zeros(D.shape[0], 0)
