@@ -33,7 +33,7 @@ from s2r_torch.planner.budget import Budget
 from s2r_torch.policy import MetaPolicy
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets import Net, Problem, net_class
-from s2r_torch.predictors.training import TrainingData, TrainingSettings, fit
+from s2r_torch.predictors.training import TrainingData, TrainingSettings, fit, tensorboard_logger
 from s2r_torch.rng import Seed
 from s2r_torch.settings import DensitySettings, RunSettings
 from s2r_torch.sim2real import Outcome, Trial, method_named
@@ -306,18 +306,14 @@ def train_one(
         run.reporter.advance(done, f"Bellman risk {loss:.4f}")
         run.reporter.record(f"bellman_risk/{name}", done, loss)
 
-    logger = False
-    if run.settings.tensorboard and run.folder:
-        from lightning.pytorch.loggers import TensorBoardLogger
-
-        logger = TensorBoardLogger(run.folder, name="tensorboard", version=name)
+    wanted = run.settings.tensorboard and run.folder
     return fit(
         net,
         data,
         training,
         seed.child("fit"),
         accelerator=run.settings.accelerator,
-        logger=logger,
+        logger=tensorboard_logger(run.folder, name) if wanted else False,
         on_step=on_step,
         folder=run.folder,
     )

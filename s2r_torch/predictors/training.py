@@ -19,7 +19,7 @@ from pathlib import Path as FilePath
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -234,6 +234,16 @@ class _BellmanFit(LightningModule):
         names = list(self.net.stacked())
         merged = {name: torch.cat([snapshot[name] for snapshot in self.snapshots]) for name in names}
         return self.net.cpu().with_members(merged)
+
+
+def tensorboard_logger(folder: FilePath, name: str) -> Logger:
+    """Logs a fit for TensorBoard under folder/tensorboard/name."""
+    try:
+        return TensorBoardLogger(folder, name="tensorboard", version=name)
+    except ModuleNotFoundError as error:
+        raise SettingError(
+            expected="the package tensorboard", got=str(error), cause="install the extra: pip install '.[tensorboard]'"
+        ) from error
 
 
 def one_cycle(step: int, steps: int, warm: float = 0.3) -> float:
