@@ -95,6 +95,13 @@ class Exploration:
     graph: StateGraph
     D_hat: Tensor  # [B, xi, G] float64, from n_dist observations per state and simulator
     visits: tuple[Visit, ...]  # every path visited, in depth-first order
+    n_merge: int  # observations behind the distances of visits
+    n_dist: int  # observations behind D_hat
+
+    @property
+    def band(self) -> float:
+        """Half-width of a 95 % band around D_hat, from the largest noise of a state; it covers E D_hat."""
+        return self.noise * math.sqrt(self.n_merge / self.n_dist / 2)
 
     @property
     def zeta_hat(self) -> float:
@@ -149,7 +156,8 @@ def explore(
     search = _Search(simulators, estimator, merge, seed, on_visit)
     search.visit(())
     graph = StateGraph(torch.tensor(search.next_state), torch.tensor(search.layer), tuple(search.paths))
-    return Exploration(graph, estimate_densities(simulators, graph, estimator, n_dist, seed), tuple(search.visits))
+    D_hat = estimate_densities(simulators, graph, estimator, n_dist, seed)
+    return Exploration(graph, D_hat, tuple(search.visits), merge.n_merge, n_dist)
 
 
 def estimate_densities(

@@ -101,6 +101,13 @@ def table(summary: dict) -> Table:
         f"{problem['num_states']} states in {problem['horizon']} layers {problem['states_per_layer']}, "
         f"{problem['num_actions']} actions, observations in R^{problem['obs_dim']}",
     )
+    merging = summary["merging"]
+    apart = f"{merging['zeta_hat']:.3g}" if merging["zeta_hat"] else "none to compare"
+    view.add_row(
+        "merging",
+        f"{merging['paths']} paths; same states differ by at most {merging['largest_merged']:.3g}, "
+        f"different ones by at least {apart}; noise {merging['noise']:.3g}",
+    )
     view.add_row(
         "class F",
         f"{ensemble['size']} predictors ({summary['net']}), C_L <= {ensemble['lipschitz_bound']:.3g} certified; "
@@ -123,7 +130,12 @@ def table(summary: dict) -> Table:
     )
     names = ("explore", "train", "calibrate", "eliminate", "rollout")
     view.add_row("simulator episodes", ", ".join(f"{name} {episodes[name]:,}" for name in names))
-    view.add_row("real episodes", f"{episodes['real_per_world']} per world, none with a reward")
+    view.add_row(
+        "real episodes",
+        f"{episodes['real_per_world']:,} per world, none with a reward, along {summary['cover']} action sequences; "
+        f"one path per state would take {episodes['real_one_path_per_state']:,}, "
+        f"n H S A {episodes['real_as_stated']:,}",
+    )
     view.add_row("seconds", f"{sum(summary['seconds'].values()):.1f}")
     for notice in summary["notices"]:
         view.add_row("note", notice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 
 from s2r_torch.checkpoint import versions
@@ -11,7 +12,7 @@ from s2r_torch.pipeline import Run
 def summary(run: Run) -> dict:
     """What the run found, as JSON values; `seconds` is all that differs between two runs of one seed."""
     settings, spec, graph = run.settings, run.family.spec, run.exploration.graph
-    learned = run.outcome.learned
+    learned, n_real = run.outcome.learned, run.meta_policy.n_real
     return {
         "experiment": settings.name,
         "seed": settings.seed,
@@ -27,6 +28,12 @@ def summary(run: Run) -> dict:
             "states_per_layer": graph.states_per_layer,
         },
         "density": {"nodes": list(run.estimator.grid.shape), "bandwidth": list(run.estimator.bandwidth)},
+        "merging": {
+            "paths": len(run.exploration.visits),
+            "noise": run.exploration.noise,
+            "largest_merged": run.exploration.largest_merged,
+            "zeta_hat": run.exploration.zeta_hat if math.isfinite(run.exploration.zeta_hat) else None,
+        },
         "ensemble": {
             "size": run.ensemble.size,
             "survivors": int(learned.knowledge.alive.sum()),
@@ -57,10 +64,12 @@ def summary(run: Run) -> dict:
         "episodes": {
             **{name: run.ledger.counts[name] for name in ("explore", "train", "calibrate", "eliminate", "rollout")},
             "real_per_world": run.real_per_world,
+            "real_one_path_per_state": graph.num_states * n_real,
+            "real_as_stated": spec.horizon * spec.max_states_per_layer * spec.num_actions * n_real,  # n H S A
             "evaluate": run.ledger.counts["evaluate"],
         },
         "cover": len(run.meta_policy.cover),
-        "n_real": run.meta_policy.n_real,
+        "n_real": n_real,
         "notices": [*verdict(run), *run.notices],
         "seconds": {name: round(value, 2) for name, value in run.seconds.items()},
         "versions": versions(),

@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from s2r_torch.errors import S2RError
+from s2r_torch.figures import exploration_figure
 from s2r_torch.pipeline import Run
 from s2r_torch.report import LiveReporter, figure, table, write_metrics
 from s2r_torch.settings import RunSettings, settings_from
@@ -48,6 +49,7 @@ def run(cfg: DictConfig, folder: Path, console: Console) -> dict:
     result = summary(job)
     _write(folder, result)
     figure(result, reporter.rows, folder / "run.png")
+    exploration_figure(job.exploration, job.estimator.grid, family.spec.obs_names, folder / "exploration.png")
     console.print(table(result))
     console.print(f"written to {folder}", soft_wrap=True, highlight=False)
     return result

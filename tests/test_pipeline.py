@@ -53,6 +53,10 @@ def test_summary_has_what_users_read(finished):
     assert 0 <= value["deployed_low"] <= value["deployed"] <= value["deployed_high"] <= value["optimal"] <= 1
     assert value["open_loop"] == pytest.approx(0.5, abs=0.1)  # of 20 draws of theta
     assert found["episodes"]["real_per_world"] == 3 * 100  # w n_real
+    assert found["episodes"]["real_one_path_per_state"] == 9 * 100
+    assert found["episodes"]["real_as_stated"] == 5 * 3 * 2 * 100  # n H S A
+    merging = found["merging"]
+    assert merging["largest_merged"] < merging["noise"] < merging["zeta_hat"] / 3
     json.dumps(found)
 
 
@@ -115,6 +119,21 @@ def test_interrupted_run_leaves_finished_stages(tmp_path):
     assert not (tmp_path / "policy.safetensors").exists()
     left = partial_summary(run, "KeyboardInterrupt")
     assert left["finished_stages"] == ["explore_family", "train_predictors"] and left["status"] == "unfinished"
+
+
+def test_tensorboard_on_request(tmp_path):
+    pytest.importorskip("tensorboard")
+    grid_run("trainer.tensorboard=true", folder=tmp_path)
+    assert list(tmp_path.glob("tensorboard/lookup/events*"))
+
+
+def test_tensorboard_missing_is_a_clear_error(tmp_path, monkeypatch):
+    def missing(*args, **settings):
+        raise ModuleNotFoundError("tensorboard")
+
+    monkeypatch.setattr("s2r_torch.predictors.training.TensorBoardLogger", missing)
+    with pytest.raises(SettingError, match=r"\[tensorboard\]"):
+        grid_run("trainer.tensorboard=true", folder=tmp_path)
 
 
 def test_known_class_needs_a_family_that_ships_one():
