@@ -72,7 +72,7 @@ def test_heterogeneous_and_known_classes_round_trip(tmp_path):
     mixture = make_family("mixture", horizon=2)
     grid = DensityGrid.uniform(mixture.spec.low, mixture.spec.high, 61)
     group = MixturePredictors.build(mixture, grid, flips=4)
-    estimator = DensityEstimator(grid, make_kernel("legendre", 2.0), (0.2,))
+    estimator = DensityEstimator(grid, make_kernel("legendre", 2.0), (0.2,), boundary="legendre")
     policy = MetaPolicy(
         Ensemble(Problem(mixture.spec, mixture.graph, grid), (group,), exact=True), 0, estimator, ((0,), (1,)), 9
     )
@@ -80,6 +80,8 @@ def test_heterogeneous_and_known_classes_round_trip(tmp_path):
     D, x = torch.rand(3, 61, dtype=torch.float64), torch.rand(30, 1, dtype=torch.float64) * 3
     loaded = load_policy(tmp_path / "m.safetensors")
     assert torch.equal(loaded.condition(D).q(1, x), policy.condition(D).q(1, x)) and loaded.ensemble.exact
+    y = x.reshape(3, 10, 1)
+    assert torch.equal(loaded.estimator(y), estimator(y))
 
 
 def test_family_is_recorded(saved):
