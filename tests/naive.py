@@ -52,6 +52,7 @@ class Found:
     pilots: dict = field(default_factory=dict)  # representative -> [B][G]
     same_as: dict = field(default_factory=dict)  # every path known -> its representative
     visited: list = field(default_factory=list)
+    thresholds: list = field(default_factory=list)  # of every visited path
 
 
 def dfs_distribution(path, found, *, draw, estimate, horizon, num_actions, zeta=None, relative=0.5, margin=0.25):
@@ -64,6 +65,7 @@ def dfs_distribution(path, found, *, draw, estimate, horizon, num_actions, zeta=
     D = [estimate(x) for x in draw(path)]
     height = np.sort([max(d) for d in D])[(len(D) - 1) // 2]
     threshold = zeta / 2 if zeta else relative * height
+    found.thresholds.append(threshold)
     nearest, distance = None, math.inf
     for other in found.representatives:
         if len(other) == len(path):

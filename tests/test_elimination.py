@@ -12,7 +12,7 @@ from worlds import Tabular, budget_for, class_of, judges_of, layered, oracle_of,
 from s2r_torch.elimination import Elimination, Knowledge, consensus, dfs_learn, td_eliminate
 from s2r_torch.errors import ObservationError, RealizabilityError, SettingError
 from s2r_torch.predictors.ensemble import Ensemble
-from s2r_torch.rules import RULES
+from s2r_torch.rules import RULES, RuleSettings
 from s2r_torch.sweep import sweep
 
 RULE_NAMES = sorted(set(RULES) - {"both"})  # `both` is defined by two others (test_rules.py)
@@ -129,15 +129,39 @@ def test_a_learned_state_is_not_learned_again():
     assert judges.simulators.ledger.counts["eliminate"] - before == 3 * judges.budget.n_train
 
 
-def test_calls_are_pure():
+@pytest.mark.parametrize("learn", [lambda blank, judges: dfs_learn(0, blank, judges), lambda _, judges: sweep(judges)])
+def test_calls_are_pure(learn):
     """The same question about the same knowledge has the same answer, whatever was asked in between."""
-    judges = problem("pooled", 33, 3, 3)
+    judges = problem("sharp", 43, 4, 3)
     blank = Knowledge.blank(judges)
-    once = dfs_learn(0, blank, judges)
-    assert not once.alive.all() and blank.alive.all() and not blank.learned.any() and blank.V_hat.isnan().all()
-    again = dfs_learn(0, blank, judges)
+    once = learn(blank, judges)
+    assert blank.alive.all() and not blank.learned.any() and blank.V_hat.isnan().all() and not blank.history
+    assert len({call.survivors for call in once.history}) > 2  # members fell early on
+    again = learn(blank, judges)
     assert torch.equal(again.alive, once.alive) and torch.equal(again.risk[once.alive], once.risk[once.alive])
     assert torch.equal(again.V_hat.nan_to_num(9), once.V_hat.nan_to_num(9)) and again.history == once.history
+
+
+@pytest.mark.parametrize("name", ["sharp", "pairwise", "pooled"])
+def test_what_a_rule_is_told(name, monkeypatch):
+    """The last layer's residuals differ by at most 1, others by 2; delta is that of one call, F that of the start."""
+    told = {}
+
+    def rule(evidence, settings):
+        told[len(told)] = (evidence.n, tuple(evidence.risks.shape), settings)
+        return RULES[name](evidence, settings)
+
+    judges = problem(name, 43, 2, 3)
+    monkeypatch.setattr("s2r_torch.elimination.rule_named", lambda _: rule)
+    blank = replace(Knowledge.blank(judges), alive=torch.tensor([True] * 4 + [False] * 2))
+    knowledge = td_eliminate(judges.graph.states_of(1)[0], blank, judges)
+    for state in judges.graph.states_of(1)[1:]:
+        _, knowledge = consensus(state, knowledge, judges)
+    td_eliminate(0, knowledge, judges)
+    budget, spec = judges.budget, judges.ensemble.problem.spec
+    expected = RuleSettings(budget.phi, budget.b_bar, 6, budget.delta_td, spec.reward_width, 1.0)
+    assert told[0] == (budget.n_train, (4, 3), expected)
+    assert told[1] == (budget.n_train, (int(knowledge.alive.sum()), 3), replace(expected, residual_width=2.0))
 
 
 def test_survivors_only_shrink_and_the_dead_stay_nan():
@@ -227,7 +251,7 @@ def test_slack_replaces_the_bias_bound_state_by_state():
     world = random_world(4, 2, 2)
     slack = tuple(0.01 * (s + 1) for s in range(world.graph.num_states))
     judges = judges_of(world, random_class(world, 4, 0), budget_for(world, 4), "calibrated", slack=slack)
-    noise = math.sqrt(math.log(4 / judges.budget.delta_td) / (2 * judges.budget.n_train * 3))
+    noise = world.spec.reward_width * math.sqrt(math.log(4 / judges.budget.delta_td) / (2 * judges.budget.n_train * 3))
     for call in sweep(judges).history:
         assert call.threshold == pytest.approx((math.sqrt(slack[call.state]) + noise) ** 2)
 

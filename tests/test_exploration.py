@@ -48,6 +48,7 @@ def test_agrees_with_the_naive_algorithm(horizon, num_actions, seed):
     graph = exploration.graph
     assert list(graph.paths) == found.representatives
     assert [visit.path for visit in exploration.visits] == found.visited
+    assert [visit.threshold for visit in exploration.visits] == pytest.approx(found.thresholds, abs=1e-12)
     for visit in exploration.visits:
         assert graph.paths[visit.state] == found.same_as[visit.path]
         assert visit.merged == (visit.path not in found.representatives)

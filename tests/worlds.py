@@ -52,6 +52,7 @@ class Tabular:
             (0.0,),
             (float(width),),
             reward_scale=self.reward_scale,
+            reward_width=1 / self.graph.horizon,
         )
 
     @property
@@ -199,11 +200,12 @@ def naive_predictors(ensemble: Ensemble, D_hat: Tensor) -> list:
     tables, gains, functional, D = (t.numpy() for t in (group.tables, group.gains, group.functional, D_hat))
     signal = [sum(w * value for w, value in zip(functional, D[b, 0], strict=True)) for b in range(len(D))]
 
-    def predictor(f: int) -> Callable:
-        def values(b: int, h: int, x: float) -> list[float]:
-            return [min(1.0, max(0.0, q + gains[f] * signal[b])) for q in tables[f, h, int(2 * x)].tolist()]
+    @functools.cache
+    def values(f: int, b: int, h: int, half: int) -> list[float]:
+        return [min(1.0, max(0.0, q + gains[f] * signal[b])) for q in tables[f, h, half].tolist()]
 
-        return values
+    def predictor(f: int) -> Callable:
+        return lambda b, h, x: values(f, b, h, int(2 * x))
 
     return [predictor(f) for f in range(len(gains))]
 
