@@ -68,9 +68,8 @@ def learn_on_simulators(knowledge: Knowledge, judges: Judges, V_hat_star: float)
         rounds.append(Round(member, value, target, 0 if accepted else len(unlearned)))
         if accepted or not unlearned:
             return Learned(member, knowledge, "accepted" if accepted else "no_progress", tuple(rounds))
-        for state in unlearned:
-            if not knowledge.learned[state]:
-                knowledge = dfs_learn(state, knowledge, judges)
+        for state in unlearned:  # deepest first, so none of them is learned on behalf of another
+            knowledge = dfs_learn(state, knowledge, judges)
 
 
 def _rollout(member: int, number: int, judges: Judges) -> Rollouts:

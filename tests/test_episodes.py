@@ -161,6 +161,16 @@ def test_a_simulator_that_raises():
         observe(Guard(Named(), Ledger(), "test"), (), 5, SEED)
 
 
+def test_an_error_of_this_library_passes_as_it_is():
+    """A simulator that says itself what is wrong says it better than "it raised"."""
+
+    def refuse(x, reward):
+        raise SettingError(expected="a key in the ignition", got="none", cause="it is in the other coat")
+
+    with pytest.raises(SettingError, match="other coat"):
+        rollout(guarded(step=refuse), first, 5, SEED)
+
+
 class Named(Faulty):
     """One simulator, called 4, that cannot even start."""
 
