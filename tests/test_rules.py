@@ -12,8 +12,8 @@ import torch
 from pac_checks import check_failure_rate
 from torch import Tensor
 
-from s2r_torch.planner import sample_sizes
 from s2r_torch.errors import SettingError
+from s2r_torch.planner import sample_sizes
 from s2r_torch.rules import RULES, Evidence, RuleSettings, a_posteriori_accuracy, rule_named
 
 DELTA = 0.1
