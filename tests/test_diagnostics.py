@@ -157,6 +157,15 @@ def test_few_observations_do_not_show_smoothness():
     assert a3.verdict == "not testable" and "50 observations do not show" in a3.text
 
 
+@pytest.mark.parametrize("n_rough", [300, 1000, 5000])
+def test_wide_bandwidths_do_not_make_a_smooth_density_rough(n_rough):
+    """What stands out of the noise may be a bandwidth as wide as the density: that is no sign of roughness."""
+    problem, settings = Exact(Mixture(horizon=2), 1), DiagnosticSettings(n_rough=n_rough)
+    guard = problem.guard(problem.theta(4, Seed.root(0)))
+    a3 = check_smoothness(guard, problem.ensemble, problem.estimator, settings, Seed.root(n_rough))
+    assert a3.verdict != "doubtful"
+
+
 def test_a_member_without_a_certificate_is_reported():
     world = two_states(Smooth, [0.4, 0.1])
     ensemble = true_class(world)
