@@ -76,7 +76,11 @@ class Finding:
     assumption: str  # A1 .. A5
     verdict: str  # plausible, doubtful or not testable
     text: str  # with the numbers, for people
-    numbers: dict[str, float]  # the same, for machines
+    numbers: dict[str, float]  # the same, for machines: those that are finite
+
+    def __post_init__(self):
+        finite = {name: value for name, value in self.numbers.items() if math.isfinite(value)}
+        object.__setattr__(self, "numbers", finite)
 
 
 @dataclass(frozen=True)

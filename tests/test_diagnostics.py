@@ -1,6 +1,8 @@
 """Each assumption is reported as plausible where it holds and as doubtful on a family built to violate it alone."""
 
+import json
 import math
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -77,6 +79,7 @@ def test_where_all_assumptions_hold():
     assert [f.assumption for f in diagnosis.findings] == ["A1", "A2", "A3", "A4", "A5"]
     assert [f.verdict for f in diagnosis.findings] == ["plausible"] * 5
     assert diagnosis["A1"].text == "no two states of a layer show the same readings"
+    assert json.loads(json.dumps(asdict(diagnosis), allow_nan=False))["findings"][4]["assumption"] == "A5"
     lines = diagnosis.lines()
     assert len(lines) == 5 and all(line.startswith(f"A{i + 1} plausible: ") for i, line in enumerate(lines))
     assert ledger.counts["diagnose"] == 3 * (12 * 750 + 4 * 20_000)
