@@ -21,6 +21,7 @@ from s2r_torch.density.bandwidth import SHRINK, lepski_bandwidth, paper_bandwidt
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
+from s2r_torch.diagnostics import Diagnosis, DiagnosticSettings, diagnose
 from s2r_torch.draws import Draws
 from s2r_torch.elimination import Elimination
 from s2r_torch.envs.family import Family
@@ -97,6 +98,7 @@ class Run:
     budget: Budget | None = None
     outcome: Outcome | None = None
     meta_policy: MetaPolicy | None = None
+    diagnosis: Diagnosis | None = None
     D_real: Tensor | None = None
     deployed: Deployed | None = None
     population: Population | None = None
@@ -225,6 +227,20 @@ def learn(run: Run) -> None:
     _save(run, "policy", run.meta_policy.ensemble, run.meta_policy.chosen)
 
 
+def diagnose_assumptions(run: Run) -> None:
+    """Checks what data can say about Assumptions 1-5, on simulators drawn for this alone."""
+    count = run.settings.diagnose
+    if not count:
+        return
+    run.reporter.stage("diagnose (Assumptions 1-5)", None)
+    simulators, seed = run.draws.simulators("diagnose", count), run.seed.child("diagnose")
+    graph, n_dist = run.exploration.graph, run.settings.budget.n_dist
+    D_hat = estimate_densities(simulators, graph, run.estimator, n_dist, seed.child("density"))
+    run.diagnosis = diagnose(
+        simulators, D_hat, run.exploration, run.meta_policy.ensemble, run.estimator, DiagnosticSettings(), seed
+    )
+
+
 def deploy_worlds(run: Run) -> None:
     """Deploys in held-out worlds that show no reward (Algorithm 7)."""
     count = run.settings.world.num_worlds
@@ -258,6 +274,7 @@ STAGES: tuple[Callable[[Run], None], ...] = (
     train_predictors,
     calibrate_class,
     learn,
+    diagnose_assumptions,
     deploy_worlds,
     evaluate,
 )

@@ -128,7 +128,7 @@ def table(summary: dict) -> Table:
         f"optimal {value['optimal_population']:.4f}, best fixed action list {value['open_loop']:.4f}, "
         f"density-blind {value['blind']:.4f}, random {value['random']:.4f}",
     )
-    names = ("explore", "train", "calibrate", "eliminate", "rollout")
+    names = ("explore", "train", "calibrate", "eliminate", "rollout", "diagnose")
     view.add_row("simulator episodes", ", ".join(f"{name} {episodes[name]:,}" for name in names))
     view.add_row(
         "real episodes",
@@ -137,6 +137,8 @@ def table(summary: dict) -> Table:
         f"n H S A {episodes['real_as_stated']:,}",
     )
     view.add_row("seconds", f"{sum(summary['seconds'].values()):.1f}")
+    for found in summary["assumptions"].values():
+        view.add_row(f"{found['assumption']} {found['verdict']}", found["text"])
     for notice in summary["notices"]:
         view.add_row("note", notice)
     return view

@@ -165,6 +165,7 @@ class RunSettings:
         world: where the result is measured.
         accelerator: `cpu` or `gpu`, for training.
         tensorboard: also log training for TensorBoard.
+        diagnose: simulators drawn to check Assumptions 1-5; 0 skips the stage.
 
     Raises:
         SettingError: an unknown name, or a size out of range.
@@ -182,12 +183,19 @@ class RunSettings:
     world: WorldSettings = field(default_factory=WorldSettings)
     accelerator: str = "cpu"
     tensorboard: bool = False
+    diagnose: int = 8
 
     def __post_init__(self):
         method_named(self.method)
         rule_named(self.rule)
         if self.on_empty not in ("error", "best"):
             raise SettingError(expected="on_empty error or best", got=repr(self.on_empty), cause="a typo in conf/rule")
+        if self.diagnose < 0 or self.diagnose == 1:
+            raise SettingError(
+                expected="diagnose = 0, or at least 2 simulators",
+                got=str(self.diagnose),
+                cause="no standard error of one",
+            )
         if not self.nets:
             raise SettingError(expected="at least one network", got="none", cause="net=[] was given")
         for name in self.nets:
@@ -222,6 +230,7 @@ def settings_from(config: Mapping) -> RunSettings:
         world=_build(WorldSettings, config["world"], "conf/world"),
         accelerator=config["trainer"]["accelerator"],
         tensorboard=config["trainer"]["tensorboard"],
+        diagnose=config["diagnose"],
     )
 
 

@@ -62,7 +62,10 @@ def summary(run: Run) -> dict:
             "num_worlds": run.deployed.num_worlds,
         },
         "episodes": {
-            **{name: run.ledger.counts[name] for name in ("explore", "train", "calibrate", "eliminate", "rollout")},
+            **{
+                name: run.ledger.counts[name]
+                for name in ("explore", "train", "calibrate", "eliminate", "rollout", "diagnose")
+            },
             "real_per_world": run.real_per_world,
             "real_one_path_per_state": graph.num_states * n_real,
             "real_as_stated": spec.horizon * spec.max_states_per_layer * spec.num_actions * n_real,  # n H S A
@@ -70,6 +73,7 @@ def summary(run: Run) -> dict:
         },
         "cover": len(run.meta_policy.cover),
         "n_real": n_real,
+        "assumptions": {f.assumption: asdict(f) for f in run.diagnosis.findings} if run.diagnosis else {},
         "notices": [*verdict(run), *run.notices],
         "seconds": {name: round(value, 2) for name, value in run.seconds.items()},
         "versions": versions(),

@@ -25,6 +25,7 @@ SMALL = (
     "budget.n_train=100",
     "budget.n_rollouts=2",
     "budget.n_probes=4",
+    "diagnose=0",
     "world.num_worlds=2",
     "world.population=20",
     "world.n_rollouts=20",

@@ -121,6 +121,15 @@ def test_interrupted_run_leaves_finished_stages(tmp_path):
     assert left["finished_stages"] == ["explore_family", "train_predictors"] and left["status"] == "unfinished"
 
 
+def test_assumptions_are_reported():
+    run = grid_run("diagnose=2")
+    found = summary(run)
+    assert list(found["assumptions"]) == ["A1", "A2", "A3", "A4", "A5"]
+    assert found["assumptions"]["A5"]["verdict"] == "plausible"
+    assert found["episodes"]["diagnose"] > 0
+    assert table(found).row_count > table({**found, "assumptions": {}}).row_count
+
+
 def test_tensorboard_on_request(tmp_path):
     pytest.importorskip("tensorboard")
     grid_run("trainer.tensorboard=true", folder=tmp_path)
