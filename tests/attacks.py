@@ -5,6 +5,8 @@ gradient itself has no gradient: the attack climbs by keeping the steepest place
 +-sign(grad), by noise, and by single spikes.
 """
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -85,10 +87,10 @@ def densities(where: Problem, count: int, generator: torch.Generator) -> Tensor:
 
 def slopes(net: Net, step: int, D: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """||grad_D f(D_b, x_b, a)||_1 [F, B, A] at x [B, 1, d], and the steepest gradient of each b [B, xi, G]."""
-    D = D.float().requires_grad_()
+    D = D.to(net.height.dtype, copy=True).requires_grad_()
     q = net.raw_q(step, net.standardised(D), net.local(D, step, x), x)[:, :, 0]  # [F, B, A]
     found = torch.zeros(q.shape, dtype=torch.float64)
-    steepest, best = torch.zeros(D.shape), torch.zeros(len(D), dtype=torch.float64)
+    steepest, best = torch.zeros_like(D, requires_grad=False), torch.zeros(len(D), dtype=torch.float64)
     for f in range(q.shape[0]):
         for a in range(q.shape[2]):
             if not q.requires_grad:
@@ -103,13 +105,12 @@ def slopes(net: Net, step: int, D: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 def quotients(net: Net, step: int, D: Tensor, other: Tensor, x: Tensor) -> Tensor:
     """|f(D, x, a) - f(D', x, a)| / max |D - D'| [F, B, A], of what users see: clamped values at x [B, 1, d]."""
     moved = (net.q(net.condition(D), step, x) - net.q(net.condition(other), step, x))[:, :, 0].double().abs()
-    distance = (D.float() - other.float()).abs().amax((1, 2)).double()
-    rounding = 2e-6  # of float32 values of size 1
-    return (moved - rounding).clamp(min=0) / distance[:, None].clamp(min=1e-12)
+    return moved / (D - other).abs().amax((1, 2)).double()[:, None].clamp(min=1e-12)
 
 
 def attack(net: Net, generator: torch.Generator, rounds: int = 6, count: int = 4) -> Tensor:
-    """The largest local constant found, per member [F]; also by finite differences along sign(grad)."""
+    """The largest local constant found, per member [F]; also by finite differences along sign(grad). In float64."""
+    net = copy.deepcopy(net).double().requires_grad_(False)
     where, worst = net.problem, torch.zeros(net.size, dtype=torch.float64)
     for step in range(where.graph.horizon):
         D = densities(where, count, generator)

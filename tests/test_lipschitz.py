@@ -10,11 +10,13 @@ from s2r_torch.predictors.lipschitz import (
     StackedConv,
     StackedLinear,
     affine,
-    after_maxmin,
+    after_abs,
+    fold_inputs,
     maxmin,
     normalise_rows,
     rotate_outputs,
     row_norms,
+    with_constant,
 )
 
 
@@ -74,13 +76,29 @@ def test_maxmin_keeps_distances_in_the_sup_norm():
         torch.testing.assert_close(grad.abs().sum(-1), torch.ones(2000))
 
 
-def test_folded_maxmin_equals_the_plain_one():
-    """rotate_outputs then after_maxmin = layer, maxmin, layer."""
-    x, first, bias = normal(4, 7, 3), normal(4, 8, 3, seed=1), normal(4, 1, 8, seed=2)
-    second, second_bias = normal(4, 5, 8, seed=3), normal(4, 1, 5, seed=4)
-    plain = affine(maxmin(affine(x, first, bias)), second, second_bias)
-    folded = after_maxmin(affine(x, rotate_outputs(first), rotate_outputs(bias, -1)), second, second_bias)
-    torch.testing.assert_close(folded, plain, atol=2e-6, rtol=1e-6)
+def folded(x, first, bias, second, second_bias):
+    """Layer, MaxMin, layer, features first, with rotations, folds and constants."""
+    columns = torch.cat([x, torch.ones_like(x[:, :1])], 1)
+    u = with_constant(rotate_outputs(first), rotate_outputs(bias), keep=True) @ columns
+    return after_abs(u, with_constant(fold_inputs(second), second_bias, keep=False), first.shape[1] // 2)
+
+
+def test_folded_maxmin_equals_the_plain_one_and_so_do_its_gradients():
+    x, first, bias = normal(4, 3, 7), normal(4, 8, 3, seed=1), normal(4, 8, 1, seed=2)
+    second, second_bias, weight = normal(4, 5, 8, seed=3), normal(4, 5, 1, seed=4), normal(4, 5, 7, seed=5)
+    arguments = [t.requires_grad_() for t in (x, first, bias, second, second_bias)]
+    plain = second @ maxmin(first @ x + bias, 1) + second_bias
+    fast = folded(*arguments)
+    torch.testing.assert_close(fast, plain, atol=2e-6, rtol=1e-6)
+    for one, two in zip(*(torch.autograd.grad((y * weight).sum(), arguments) for y in (plain, fast)), strict=True):
+        torch.testing.assert_close(one, two, atol=5e-6, rtol=1e-5)
+    with torch.no_grad():
+        torch.testing.assert_close(folded(*arguments), plain, atol=2e-6, rtol=1e-6)
+
+
+def test_folded_maxmin_gradients_numerically():
+    arguments = [normal(2, 3, 4), normal(2, 4, 3, seed=1), normal(2, 4, 1), normal(2, 2, 4, seed=3), normal(2, 2, 1)]
+    assert torch.autograd.gradcheck(folded, [t.double().requires_grad_() for t in arguments])
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from s2r_torch.predictors.embeddings import layer_means, linear_functionals, sorted_values, sup_distances
-from s2r_torch.predictors.heads import ConeHead
+from s2r_torch.predictors.heads import ConeStep
 from s2r_torch.predictors.learned_embeddings import ConvEmbedding, FlatEmbedding, SetEmbedding
 from s2r_torch.predictors.nets import Net, register
+from s2r_torch.predictors.steps import Step
 
 RANK_SHARES = (0.0, 0.004, 0.01, 0.018, 0.03, 0.045, 0.065, 0.09, 0.14, 0.25)  # of G, in decreasing order of density
 
@@ -118,13 +119,13 @@ class ConesNet(StatisticsNet):
     @torch.no_grad()
     def fit_scales(self, D: Tensor) -> None:
         """The first training densities become anchors, repeated where there are too few; distances stay as they are."""
-        self.anchors.copy_(self._statistics(D.float())[torch.arange(len(self.anchors)) % len(D)])
+        self.anchors.copy_(self._statistics(D.to(self.anchors.dtype))[torch.arange(len(self.anchors)) % len(D)])
         super().fit_scales(D)
         self.centre.zero_()
         self.spread.fill_(1.0)
 
-    def make_step(self, states: int, generator: torch.Generator) -> nn.Module:
-        return ConeHead(self.sizes(self.summary_size, states), generator)
+    def make_step(self, states: int, generator: torch.Generator) -> Step:
+        return ConeStep(self.sizes(self.summary_size, states), generator)
 
     def _statistics(self, D: Tensor) -> Tensor:
         return layer_means(self.statistics(D), self.problem.graph.layer).flatten(1)

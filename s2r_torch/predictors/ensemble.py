@@ -15,9 +15,10 @@ from torch import Tensor
 from s2r_torch.base import PredictorGroup
 from s2r_torch.episodes import Transitions
 from s2r_torch.errors import ObservationError, SettingError
-from s2r_torch.predictors.nets import Problem
+from s2r_torch.predictors.nets import Problem, slices
 
-CHUNK = 2**16  # (member, sample) pairs evaluated at once
+CHUNK = 2**18  # (member, sample) pairs evaluated at once: results stay in the cache
+MEMBERS = 256  # members of a group evaluated at once, so that a chunk has samples enough
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +149,7 @@ class Evaluator:
         gram = torch.zeros(B, count, count, dtype=torch.float64)
         for simulators in dict.fromkeys((block.simulators.start, block.simulators.stop) for block in self._blocks):
             rows = slice(*simulators)
-            for samples in _slices(n, CHUNK // (count * (rows.stop - rows.start))):
+            for samples in slices(n, CHUNK // (count * (rows.stop - rows.start))):
                 blocks = [block for block in self._blocks if block.simulators == rows]
                 pieces = [(block.members, rows, samples) for block in blocks]
                 q = (block.group.q(block.conditioned, step, data.x[rows, samples]) for block in blocks)
@@ -194,7 +195,7 @@ class Evaluator:
 
     def _pieces_of(self, block: _Block, step: int, x: Tensor) -> Iterator[tuple[Piece, Tensor]]:
         rows = block.simulators
-        for samples in _slices(x.shape[1], CHUNK // (block.group.size * (rows.stop - rows.start))):
+        for samples in slices(x.shape[1], CHUNK // (block.group.size * (rows.stop - rows.start))):
             yield (block.members, rows, samples), block.group.q(block.conditioned, step, x[rows, samples])
 
     def _scatter(self, values: Tensor) -> Tensor:
@@ -205,22 +206,17 @@ class Evaluator:
 
 def _blocks(ensemble: Ensemble, D: Tensor) -> list[_Block]:
     """The class in blocks of at most `CHUNK` (member, simulator) pairs; simulators are cut alike for all groups."""
-    widest = min(CHUNK, max(group.size for group in ensemble.groups))
+    most = min(CHUNK, MEMBERS)
+    widest = min(most, max(group.size for group in ensemble.groups))
     blocks, start = [], 0
     for group in ensemble.groups:
-        for part in _slices(group.size, CHUNK):
+        for part in slices(group.size, most):
             members = slice(start + part.start, start + part.stop)
             piece = group if members.stop - members.start == group.size else group.subset(range(part.start, part.stop))
-            for rows in _slices(D.shape[0], CHUNK // widest):
+            for rows in slices(D.shape[0], CHUNK // widest):
                 blocks.append(_Block(piece, members, rows, piece.condition(D[rows])))
         start += group.size
     return blocks
-
-
-def _slices(count: int, width: int) -> Iterator[slice]:
-    """Consecutive slices of 0 .. count of at most `width`, at least 1, each."""
-    for start in range(0, count, max(1, width)):
-        yield slice(start, min(start + max(1, width), count))
 
 
 ClassFactory = Callable[[Problem], Ensemble]

@@ -56,12 +56,64 @@ def rotate_outputs(weight: Tensor, dim: int = -2) -> Tensor:
     return torch.cat([a - b, a + b], dim)
 
 
-def after_maxmin(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """weight MaxMin(a, b) + bias, given u = (a - b, a + b) [F, n, in]: only |a - b| is not linear (networks.md)."""
-    gap, middle = u.chunk(2, -1)
+def fold_inputs(weight: Tensor) -> Tensor:
+    """The other half: weight MaxMin(a, b) = fold_inputs(weight) (|a - b|, a + b)."""
     upper, lower = weight.chunk(2, -1)
-    y = (middle @ (upper + lower).mT.div(2)).baddbmm_(gap.abs(), (upper - lower).mT.div(2))
-    return y.add_(bias)
+    return torch.cat([upper - lower, upper + lower], -1) / 2
+
+
+def with_constant(weight: Tensor, bias: Tensor, keep: bool) -> Tensor:
+    """A layer whose last input is the constant 1: [F, out, in] and [F, out, 1] -> [F, out, in + 1].
+
+    With `keep` it also hands the constant on, as its last output. One product then does the work of two passes.
+    """
+    wide = torch.cat([weight, bias], -1)
+    if not keep:
+        return wide
+    last = wide.new_zeros(len(wide), 1, wide.shape[-1])
+    last[..., -1] = 1.0
+    return torch.cat([wide, last], -2)
+
+
+def after_abs(u: Tensor, weight: Tensor, rows: int) -> Tensor:
+    """weight u after u[:, :rows] was replaced by its absolute value, in place: u is consumed.
+
+    With rotated and folded weights this is a layer after MaxMin, of which only |a - b| is not linear (networks.md).
+
+    Args:
+        u: `[F, in, m]`, features first.
+        weight: `[F, out, in]`.
+        rows: how many rows the absolute value applies to.
+
+    Returns:
+        `[F, out, m]`.
+    """
+    if torch.is_grad_enabled():
+        return _AfterAbs.apply(u, weight, rows)
+    u[:, :rows].abs_()
+    return torch.bmm(weight, u)
+
+
+class _AfterAbs(torch.autograd.Function):
+    """Overwrites u, which is not an output (autograd cannot mark a view as dirty): whoever saved u gets an error."""
+
+    @staticmethod
+    def forward(ctx, u: Tensor, weight: Tensor, rows: int) -> Tensor:
+        u = u.detach()  # the same memory and version counter
+        part = u[:, :rows]
+        sign = part.sign() if ctx.needs_input_grad[0] else None
+        part.abs_()
+        ctx.save_for_backward(u, weight, sign)
+        return torch.bmm(weight, u)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, Tensor, None]:
+        u, weight, sign = ctx.saved_tensors
+        upward = None
+        if sign is not None:
+            upward = weight.mT @ grad
+            upward[:, : sign.shape[1]].mul_(sign)
+        return upward, grad @ u.mT, None
 
 
 class StackedLinear(nn.Module):

@@ -17,7 +17,7 @@ them, `make_embedding`; `@register("name")` makes `net=name` work:
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,11 +27,14 @@ from s2r_torch.base import ProblemSpec, StateGraph, check_shape
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.errors import LipschitzError, SettingError
 from s2r_torch.predictors.embeddings import look_up
-from s2r_torch.predictors.heads import Constants, HeadSizes, head_class
+from s2r_torch.predictors.heads import head_class
+from s2r_torch.predictors.steps import Constants, Sizes, Step
 
 NETS: dict[str, type[Net]] = {}
 
 AUTO = "auto"
+TILE = 2**19  # hidden values of one layer evaluated at once: 2 MiB, which stay in the cache
+COLUMNS = 256  # samples in a tile, of one simulator where it has as many
 
 
 def register(name: str) -> Callable[[type[Net]], type[Net]]:
@@ -84,7 +87,7 @@ class Problem:
 class Conditioned:
     """A group conditioned on the densities of B simulators."""
 
-    D: Tensor  # [B, xi, G] float32
+    D: Tensor  # [B, xi, G]
     steps: tuple  # [H] what every step's networks prepared from D
 
 
@@ -173,16 +176,16 @@ class Net(nn.Module):
         """A learned map of the summary (learned_embeddings.py), or None for the summary itself."""
         return None
 
-    def make_step(self, states: int, generator: torch.Generator) -> nn.Module:
-        """The networks of one step with that many states to look up: a `heads.Head`, or the like."""
+    def make_step(self, states: int, generator: torch.Generator) -> Step:
+        """The networks of one step with that many states to look up."""
         embedding = self.make_embedding(generator)
         inputs = self.summary_size if embedding is None else embedding.size
         return head_class(self.head)(embedding, self.sizes(inputs, states), generator)
 
-    def sizes(self, inputs: int, states: int) -> HeadSizes:
+    def sizes(self, inputs: int, states: int) -> Sizes:
         """What a head must know, for an embedding of that size and that many states to look up."""
         spec = self.problem.spec
-        return HeadSizes(
+        return Sizes(
             members=self.size,
             inputs=inputs,
             states=states,
@@ -199,7 +202,7 @@ class Net(nn.Module):
     @torch.no_grad()
     def fit_scales(self, D: Tensor) -> None:
         """Freezes reference and scale of every summary from training densities [B, xi, G]; never per D."""
-        D = D.float()
+        D = D.to(self.height.dtype)
         self.height.fill_(D.amax(-1).mean().clamp(min=1e-12))
         values = self.summary(D)
         self.centre.copy_(values.mean(0))
@@ -223,13 +226,13 @@ class Net(nn.Module):
     def local(self, D: Tensor, step: int, x: Tensor) -> Tensor:
         """Densities of the step's states looked up at x [B, n, d], in units of the height: [B, n, S_h]."""
         if not self.looks_up:
-            return x.new_zeros(*x.shape[:2], 0, dtype=torch.float32)
+            return self.height.new_zeros(*x.shape[:2], 0)
         states = self.problem.graph.states_of(step)
         return look_up(D[:, states], *self.problem.grid.locate(x)) / self.height.to(D.device)
 
     def scaled_x(self, x: Tensor) -> Tensor:
-        """Observations in [-1, 1], float32."""
-        return ((x.float() - self.x_centre) / self.x_half).clamp(-3, 3)
+        """Observations in [-1, 1]."""
+        return ((x.to(self.x_centre.dtype) - self.x_centre) / self.x_half).clamp(-3, 3)
 
     def raw_q(self, step: int, summary: Tensor, local: Tensor, x: Tensor) -> Tensor:
         """Unclamped f [F, B, n, A] from precomputed features, with gradients: what training uses."""
@@ -240,14 +243,25 @@ class Net(nn.Module):
     def condition(self, D: Tensor) -> Conditioned:
         graph, grid = self.problem.graph, self.problem.grid
         check_shape("densities", D, (None, graph.num_states, grid.num_points), "another grid or another state graph")
-        D = D.float()
+        D = D.to(self.height.dtype)
         summary = self.standardised(D)
         return Conditioned(D, tuple(net.prepare(summary, self.constants()) for net in self.steps))
 
     @torch.no_grad()
     def q(self, conditioned: Conditioned, step: int, x: Tensor) -> Tensor:
-        local = self.local(conditioned.D, step, x)
-        return self.steps[step](conditioned.steps[step], local, self.scaled_x(x)).clamp_(0, 1)
+        net, prepared, (batch, n, _) = self.steps[step], conditioned.steps[step], x.shape
+        columns = net.columns(self.local(conditioned.D, step, x), self.scaled_x(x))  # [*, B, n]
+        q = columns.new_empty(self.size, self.problem.spec.num_actions, batch, n)
+        wide = min(n, COLUMNS)
+        for rows in slices(batch, COLUMNS // wide):
+            for members in slices(self.size, TILE // (self.width * wide * (rows.stop - rows.start))):
+                part = prepared.part(members, rows)
+                for samples in slices(n, wide):
+                    tile = columns[:, rows, samples]
+                    q[members, :, rows, samples] = net.values(part, tile.flatten(1), tile.shape[2]).unflatten(
+                        2, tile.shape[1:]
+                    )
+        return q.clamp_(0, 1).permute(0, 2, 3, 1)
 
     def subset(self, members: Sequence[int]) -> Net:
         return self.with_members({k: v[list(members)] for k, v in self.stacked().items()})
@@ -301,3 +315,9 @@ class Net(nn.Module):
             "x_width": self.x_width,
             **self.options,
         }
+
+
+def slices(count: int, width: int) -> Iterator[slice]:
+    """Consecutive slices of 0 .. count of at most `width`, at least 1, each."""
+    for start in range(0, count, max(1, width)):
+        yield slice(start, min(start + max(1, width), count))

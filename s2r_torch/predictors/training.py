@@ -157,7 +157,7 @@ class _BellmanFit(LightningModule):
         self.layer = self.graph.horizon  # the layer in training; none yet
 
     def configure_optimizers(self):
-        optimiser = torch.optim.Adam(self.net.parameters(), lr=self.settings.learning_rate)
+        optimiser = torch.optim.Adam(self.net.parameters(), lr=self.settings.learning_rate, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: one_cycle(step, self.settings.steps))
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
