@@ -49,7 +49,7 @@ class Member(nn.Module):
         super().__init__()
         head = net.steps[STEP]
         states = head.sizes.states
-        first = head.first.effective(head._inputs(net.constants()))[member, :, -states:]
+        first = head.first.effective(head.input_constants(net.constants()))[member, :, -states:]
         self.inner = _linear(head.branch.inner.weight[member], head.branch.inner.bias[member])
         self.outer = _linear(head.branch.outer.weight[member], head.branch.outer.bias[member])
         self.local = _linear(first, None)
@@ -176,7 +176,7 @@ def make(case: Case) -> tuple[Net, Tensor]:
 def plain_offsets(net: Net, D: Tensor) -> Tensor:
     """The first layer on the embedding of D [F, B, width], neither rotated nor folded."""
     head = net.steps[STEP]
-    weight = head.first.effective(head._inputs(net.constants()))[..., : head.sizes.inputs]
+    weight = head.first.effective(head.input_constants(net.constants()))[..., : head.sizes.inputs]
     return net.standardised(D) @ weight.mT
 
 

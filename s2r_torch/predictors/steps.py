@@ -158,7 +158,7 @@ class LayeredStep(Step):
 
     def prepare(self, summary: Tensor, constants: Constants) -> Prepared:
         embedded = summary if self.embedding is None else self.embedding(summary, constants.summary)
-        weight, bias = self.first.effective(self._inputs(constants)), self.first.bias
+        weight, bias = self.first.effective(self.input_constants(constants)), self.first.bias
         if self.rotated():
             weight, bias = rotate_outputs(weight), None if bias is None else rotate_outputs(bias, -1)
         size = embedded.shape[-1]
@@ -167,7 +167,7 @@ class LayeredStep(Step):
 
     def lipschitz_bound(self, constants: Constants) -> Tensor:
         """The product of the layers' constants along the path from D, [F], float64."""
-        inputs = self._inputs(constants)
+        inputs = self.input_constants(constants)
         bound = row_norms(self.first.effective(inputs), inputs)
         if self.embedding is not None:  # `inputs` assume that embedded values are C_L-Lipschitz
             bound = bound * (self.embedding.norm(constants.summary) / self.sizes.bound).clamp(min=1.0)
@@ -191,7 +191,7 @@ class LayeredStep(Step):
             u = after_abs(u, weight, self.sizes.width // 2)
         return u
 
-    def _inputs(self, constants: Constants) -> Tensor:
+    def input_constants(self, constants: Constants) -> Tensor:
         """Lipschitz constants [K + S_h] of the first layer's inputs."""
         embedded = constants.summary
         if self.embedding is not None:
@@ -205,5 +205,8 @@ def shared(weight: Tensor, columns: Tensor) -> Tensor:
 
 
 def add_offset(u: Tensor, offset: Tensor | None, n: int) -> Tensor:
-    """u [F, width (+ 1), B n] + offset [F, width + 1, B], in place: u is consumed."""
-    return u if offset is None else u.unflatten(2, (-1, n)).add_(offset[:, : u.shape[1], :, None]).flatten(2)
+    """u [F, width (+ 1), B n] + offset [F, width + 1, B]; u is consumed."""
+    if offset is None:
+        return u
+    u, offset = u.unflatten(2, (-1, n)), offset[:, : u.shape[1], :, None]
+    return (u + offset if torch.is_grad_enabled() else u.add_(offset)).flatten(2)  # in place, autograd would copy twice

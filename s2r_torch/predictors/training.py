@@ -173,8 +173,8 @@ class _BellmanFit(LightningModule):
         q = self.net.raw_q(layer, self.summary[b], local, x)
         predicted = q.gather(-1, actions.expand(q.shape[:-1])[..., None]).squeeze(-1)
         loss = ((predicted - target).square().mean(-1) * self.weight[:, b]).mean(-1)  # [F]
-        self.log("train/bellman_risk", loss.mean().detach())
-        self.log("train/layer", float(layer))
+        if self.logger is not None:
+            self.log_dict({"train/bellman_risk": loss.mean().detach(), "train/layer": float(layer)})
         return loss.sum()
 
     def on_train_batch_end(self, outputs, batch: int, batch_idx: int) -> None:
