@@ -17,6 +17,8 @@ RANK_SHARES = (0.0, 0.004, 0.01, 0.018, 0.03, 0.045, 0.065, 0.09, 0.14, 0.25)  #
 class StatisticsNet(Net):
     """Networks that see sorted values and mean positions of every state's density."""
 
+    bound_factor = 50.0  # averages move much less than D does
+
     def setup(self) -> None:
         grid = self.problem.grid
         ranks = sorted({min(grid.num_points - 1, round(share * grid.num_points)) for share in RANK_SHARES})
@@ -66,6 +68,7 @@ class MapsNet(Net):
     """Networks that see whole densities, averaged over the states of every layer."""
 
     common_spread = True
+    bound_factor = 50.0
 
     def summary(self, D: Tensor) -> Tensor:
         return layer_means(D, self.problem.graph.layer).flatten(1)
@@ -106,6 +109,7 @@ class ConesNet(StatisticsNet):
     """Cones around training densities, by the largest difference of a statistic: a McShane extension, as a baseline."""
 
     looks_up = False
+    bound_factor = 10.0
     options = {"anchors": 32}
 
     def setup(self) -> None:

@@ -44,8 +44,13 @@ class Ensemble:
         """F."""
         return sum(group.size for group in self.groups)
 
+    @property
+    def certified(self) -> bool:
+        """Whether every member has a certified Lipschitz bound (Assumption 4); a user's own network may have none."""
+        return all(getattr(group, "certified", True) for group in self.groups)
+
     def lipschitz_bound(self) -> Tensor:
-        """Certified constants [F], float64."""
+        """Certified constants [F], float64; infinite without a certificate."""
         return torch.cat([group.lipschitz_bound() for group in self.groups])
 
     def subset(self, members: Sequence[int]) -> Ensemble:

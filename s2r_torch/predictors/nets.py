@@ -16,8 +16,7 @@ them, `make_embedding`; `@register("name")` makes `net=name` work:
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,50 +27,15 @@ from s2r_torch.density.grid import DensityGrid
 from s2r_torch.errors import LipschitzError, SettingError
 from s2r_torch.predictors.embeddings import look_up
 from s2r_torch.predictors.heads import head_class
+from s2r_torch.predictors.lipschitz_estimate import LipschitzEstimate
+from s2r_torch.predictors.registry import NETS, net_class, register
 from s2r_torch.predictors.steps import Constants, Sizes, Step
 
-NETS: dict[str, type[Net]] = {}
+__all__ = ["NETS", "Net", "Problem", "net_class", "register"]
 
 AUTO = "auto"
 TILE = 2**19  # hidden values of one layer evaluated at once: 2 MiB, which stay in the cache
 COLUMNS = 256  # samples in a tile, of one simulator where it has as many
-
-
-def register(name: str) -> Callable[[type[Net]], type[Net]]:
-    """Makes an architecture known by name, to configurations and to policy files."""
-
-    def add(cls: type[Net]) -> type[Net]:
-        cls.name = name
-        NETS[name] = cls
-        return cls
-
-    return add
-
-
-def net_class(name: str) -> type[Net]:
-    """The architecture of that name."""
-    if name not in NETS:
-        raise SettingError(
-            expected=f"one of the networks {sorted(NETS)}", got=repr(name), cause="a typo, or a plugin not imported"
-        )
-    return NETS[name]
-
-
-def import_plugins(modules: Iterable[str]) -> None:
-    """Imports users' modules, which register their networks; call it before anything is built or loaded.
-
-    Raises:
-        SettingError: a module cannot be imported.
-    """
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise SettingError(
-                expected=f"an importable module {name!r}",
-                got=f"{type(error).__name__}: {error}",
-                cause="a typo in plugins, or a module that is not on the Python path",
-            ) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,8 +89,9 @@ class Net(nn.Module):
         **options,
     ):
         super().__init__()
-        self.awaits_bound = lipschitz_bound == AUTO
-        self.declared_bound = 1.0 if self.awaits_bound else float(lipschitz_bound)
+        self.awaits_bound, self.estimate = lipschitz_bound == AUTO, None
+        number = isinstance(lipschitz_bound, int | float)
+        self.declared_bound = float(lipschitz_bound) if number else 1.0 if self.awaits_bound else -1.0
         depth = self.default_depth if depth is None else depth
         if members < 1 or width < 2 or width % 2 or depth < 1 or x_width < 1 or not self.declared_bound > 0:
             raise SettingError(
@@ -162,6 +127,7 @@ class Net(nn.Module):
     certified = True  # whether `lipschitz_bound` is a proof; False for a user's own network without one
     looks_up = True  # whether densities are looked up at x
     common_spread = False  # whether all summaries share one scale
+    bound_factor = 2.0  # C_L over the pairwise estimate, for lipschitz_bound=auto (lipschitz_estimate.py)
     default_head, default_depth = "mlp", 2
     options: dict = {}  # further settings, JSON values, with their defaults
 
@@ -285,6 +251,15 @@ class Net(nn.Module):
             )
         return bound
 
+    def with_estimate(self, estimate: LipschitzEstimate) -> Net:
+        """The same members with C_L chosen from a pairwise estimate, which is kept beside it."""
+        bound = self.bound_factor * (estimate.significant or estimate.largest)
+        settings = self.settings() | {"lipschitz_bound": bound}
+        net = type(self)(self.problem, self.size, torch.Generator(), **settings)
+        net.load_state_dict(self.state_dict())
+        net.estimate = estimate
+        return net
+
     # -- weights -----------------------------------------------------------------------------------------------------
 
     def stacked(self) -> dict[str, Tensor]:
@@ -303,12 +278,13 @@ class Net(nn.Module):
         scales = {k: v for k, v in self.state_dict().items() if k not in stacked}
         weights = {k: v.reshape(p.shape) for (k, p), v in zip(net.named_parameters(), stacked.values(), strict=True)}
         net.load_state_dict({**scales, **weights})
+        net.estimate = self.estimate
         return net.requires_grad_(False)
 
     def settings(self) -> dict:
         """Keyword arguments (JSON values) that rebuild this architecture."""
         return {
-            "lipschitz_bound": self.declared_bound,
+            "lipschitz_bound": AUTO if self.awaits_bound else self.declared_bound,
             "head": self.head,
             "width": self.width,
             "depth": self.depth,

@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader
 from s2r_torch.base import StateGraph
 from s2r_torch.episodes import Transitions
 from s2r_torch.errors import SettingError
+from s2r_torch.predictors.lipschitz_estimate import pairwise_lipschitz
 from s2r_torch.predictors.nets import Net
 from s2r_torch.rng import Seed
 
@@ -87,7 +88,7 @@ def fit(
     """Fits all members of `net` and returns the net of all snapshots, members x snapshots of them.
 
     Args:
-        net: stacked members with fresh weights; trained in place.
+        net: stacked members with fresh weights; trained in place, unless lipschitz_bound=auto makes another one.
         data: transitions at every state of B simulators.
         settings: sizes and rates.
         seed: named stream of batches and bootstrap weights.
@@ -103,6 +104,8 @@ def fit(
         LipschitzError: a certificate above the declared bound.
         KeyboardInterrupt: Ctrl-C, as ever.
     """
+    if net.awaits_bound:
+        net = net.with_estimate(pairwise_lipschitz(data.D, data.samples, net.problem.graph))
     net.fit_scales(data.D)
     module = _BellmanFit(net, data, settings, seed, on_step)
     quiet = logging.getLogger("lightning.pytorch")
