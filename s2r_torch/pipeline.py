@@ -34,6 +34,7 @@ from s2r_torch.planner.budget import Budget
 from s2r_torch.policy import MetaPolicy
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets import Net, Problem, net_class
+from s2r_torch.predictors.registry import variants
 from s2r_torch.predictors.training import TrainingData, TrainingSettings, fit, tensorboard_logger
 from s2r_torch.rng import Seed
 from s2r_torch.settings import DensitySettings, RunSettings
@@ -166,10 +167,11 @@ def train_predictors(run: Run) -> None:
         run.ensemble = known_class(run, problem)
     else:
         training = predictors.training
-        nets = [train_one(run, problem, data, training, name, dict(kw)) for name, kw in run.settings.nets.items()]
+        wanted = [(name, pair) for name, several in run.settings.nets.items() for pair in enumerate(variants(several))]
+        nets = [train_one(run, problem, data, training, name, kw, number) for name, (number, kw) in wanted]
         run.ensemble = Ensemble(problem, tuple(nets))
     few = replace(predictors.training, members=predictors.blind_members)
-    run.blind = Ensemble(problem, (train_one(run, problem, data, few, "blind", {}),))
+    run.blind = Ensemble(problem, (train_one(run, problem, data, few, "blind", {}, 0),))
     _save(run, "class", run.ensemble, 0)
 
 
@@ -312,10 +314,10 @@ def pilot_samples(simulators: Guard, n_pilot: int, seed: Seed) -> Tensor:
 
 
 def train_one(
-    run: Run, problem: Problem, data: TrainingData, training: TrainingSettings, name: str, settings: dict
+    run: Run, problem: Problem, data: TrainingData, training: TrainingSettings, name: str, settings: dict, number: int
 ) -> Net:
-    """Trains one architecture: members x snapshots of it."""
-    seed = run.seed.child("net", name)
+    """Trains one architecture: members x snapshots of it; `number` tells variants of one name apart."""
+    seed = run.seed.child("net", name, number)
     net = net_class(name)(problem, training.members, seed.child("weights").generator(), **settings)
     run.reporter.stage(f"train {name} ({training.members} members together)", training.steps * problem.graph.horizon)
 

@@ -108,9 +108,11 @@ def table(summary: dict) -> Table:
         f"{merging['paths']} paths; same states differ by at most {merging['largest_merged']:.3g}, "
         f"different ones by at least {apart}; noise {merging['noise']:.3g}",
     )
+    certified = ensemble["certified"]
+    bound = f"C_L <= {ensemble['lipschitz_bound']:.3g} certified" if certified else "NOT certified: no C_L"
     view.add_row(
         "class F",
-        f"{ensemble['size']} predictors ({summary['net']}), C_L <= {ensemble['lipschitz_bound']:.3g} certified; "
+        f"{ensemble['size']} predictors ({summary['net']}), {bound}; "
         f"{ensemble['survivors']} survive {summary['method']} with rule {summary['rule']}",
     )
     if ensemble["f_star_survives"] is not None:

@@ -21,6 +21,7 @@ from s2r_torch.envs import exact, make_family
 from s2r_torch.envs.family import Family
 from s2r_torch.errors import CheckpointError, S2RError
 from s2r_torch.policy import MetaPolicy
+from s2r_torch.predictors.registry import import_plugins
 from s2r_torch.rng import Seed
 
 CONF = str(Path(__file__).resolve().parent.parent / "conf")
@@ -71,6 +72,7 @@ def report(policy: MetaPolicy, family: Family, theta, deployment: Deployment, se
 def main(cfg: DictConfig) -> None:
     console = Console()
     try:
+        import_plugins(cfg.plugins)
         policy = load_policy(cfg.checkpoint)
         parameters = OmegaConf.to_container(cfg.world.parameters, resolve=True)
         family = family_for(cfg.checkpoint, cfg.world.family, parameters)

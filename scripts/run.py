@@ -23,6 +23,7 @@ from rich.console import Console
 from s2r_torch.errors import S2RError
 from s2r_torch.figures import exploration_figure
 from s2r_torch.pipeline import Run
+from s2r_torch.predictors.registry import import_plugins
 from s2r_torch.report import LiveReporter, figure, table, write_metrics
 from s2r_torch.settings import RunSettings, settings_from
 from s2r_torch.summary import partial_summary, summary
@@ -34,6 +35,7 @@ def run(cfg: DictConfig, folder: Path, console: Console) -> dict:
     """One run in its folder; whatever stages finish are left there, also when it is interrupted."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+    import_plugins(cfg.plugins)
     settings: RunSettings = settings_from(OmegaConf.to_container(cfg, resolve=True))
     torch.set_num_threads(cfg.trainer.threads)
     family = instantiate(cfg.env)

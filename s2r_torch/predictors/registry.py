@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 from s2r_torch.errors import SettingError
 
@@ -45,9 +47,14 @@ def net_class(name: str) -> type:
 def import_plugins(modules: Iterable[str]) -> None:
     """Imports users' modules, which register their networks; call it before anything is built or loaded.
 
+    The working folder counts as a place where modules are, whatever script runs.
+
     Raises:
         SettingError: a module cannot be imported.
     """
+    modules = list(modules)
+    if modules and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
     for name in modules:
         try:
             importlib.import_module(name)
