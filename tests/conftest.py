@@ -6,4 +6,4 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads must not spi
 
 import torch  # noqa: E402
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # two workers (pytest -n 2) on two cores
