@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.errors import SettingError
+from s2r_torch.planner.sample_sizes import erratum_threshold, log_events, printed_threshold, sharp_threshold
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +91,8 @@ def paper(evidence: Evidence, settings: RuleSettings) -> Verdict:
     Paper deviation:
         None. The claim E[Y] <= 130 phi^2 is not repeated; `accuracy` is what (E1) and (E2) prove for this threshold.
     """
-    tau = 2 * settings.phi**2 + 8 * settings.phi + _box_noise(evidence, settings)
+    B = evidence.risks.shape[1]
+    tau = printed_threshold(settings.phi, evidence.n, settings.num_members, B, settings.delta)
     return _per_simulator(evidence, tau, _accuracy(evidence, settings, tau))
 
 
@@ -100,14 +102,14 @@ def erratum(evidence: Evidence, settings: RuleSettings) -> Verdict:
     Paper deviation:
         One exponent. phi is raised to 2 b_bar / 3 where a larger bias is declared.
     """
-    phi = max(settings.phi, 2 * settings.b_bar / 3)
-    tau = 2 * phi**2 + 8 * phi**2 + _box_noise(evidence, settings)
+    phi, B = max(settings.phi, 2 * settings.b_bar / 3), evidence.risks.shape[1]
+    tau = erratum_threshold(phi, evidence.n, settings.num_members, B, settings.delta)
     return _per_simulator(evidence, tau, _accuracy(evidence, settings, tau))
 
 
 def sharp(evidence: Evidence, settings: RuleSettings) -> Verdict:
     """The smallest threshold of its form that is safe: K^2 / 4 (theory.md 2.3)."""
-    tau = (settings.b_bar + _noise(evidence, settings) / 2) ** 2
+    tau = sharp_threshold(settings.b_bar, evidence.n, _log_term(evidence, settings), settings.reward_width)
     return _per_simulator(evidence, tau, _accuracy(evidence, settings, tau))
 
 
@@ -123,11 +125,10 @@ def pairwise(evidence: Evidence, settings: RuleSettings) -> Verdict:
 def pooled(evidence: Evidence, settings: RuleSettings) -> Verdict:
     """Averages risks over simulators: noise shrinks by sqrt(B); the accuracy holds on average only (theory.md 2.6)."""
     n = evidence.n * evidence.risks.shape[1]
-    noise = settings.reward_width * math.sqrt(math.log(settings.num_members / settings.delta) / (2 * n))
-    tau = (settings.b_bar + noise) ** 2
+    L = log_events(1, settings.num_members, 1, settings.delta)
+    tau = sharp_threshold(settings.b_bar, n, L, settings.reward_width)
     risk = evidence.risks.mean(1)
-    K = 2 * (settings.b_bar + noise)
-    norm = (1 + math.sqrt(2)) * K / 2
+    norm = (1 + math.sqrt(2)) * math.sqrt(tau)
     return Verdict(risk <= risk.min() + tau, tau, _in_mean_square(norm, evidence, settings, n))
 
 
@@ -163,16 +164,12 @@ def rule_named(name: str) -> Rule:
 
 
 def _log_term(evidence: Evidence, settings: RuleSettings) -> float:
-    return math.log(4 * settings.num_members * evidence.risks.shape[1] / settings.delta)
+    return log_events(4, settings.num_members, evidence.risks.shape[1], settings.delta)
 
 
 def _noise(evidence: Evidence, settings: RuleSettings) -> float:
     """s = reward width x sqrt(2 L / n)."""
     return settings.reward_width * math.sqrt(2 * _log_term(evidence, settings) / evidence.n)
-
-
-def _box_noise(evidence: Evidence, settings: RuleSettings) -> float:
-    return 22 / evidence.n * math.log(2 * settings.num_members * evidence.risks.shape[1] / settings.delta)
 
 
 def _per_simulator(evidence: Evidence, tau: float, accuracy: float) -> Verdict:

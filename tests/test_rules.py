@@ -13,7 +13,6 @@ from pac_checks import check_failure_rate
 from torch import Tensor
 
 from s2r_torch.errors import SettingError
-from s2r_torch.planner import sample_sizes
 from s2r_torch.rules import RULES, Evidence, RuleSettings, a_posteriori_accuracy, rule_named
 
 DELTA = 0.1
@@ -74,19 +73,6 @@ def test_an_unknown_rule():
 def test_settings_are_validated(wrong):
     with pytest.raises(SettingError, match="delta in"):
         RuleSettings(**{"phi": 0.1, "b_bar": 0.1, "num_members": 2, "delta": 0.1} | wrong)
-
-
-def test_thresholds_are_those_of_the_planner():
-    evidence, settings = draw(0.07, 0).evidence, draw(0.07, 0).settings
-    sizes = (evidence.n, 16, 2, DELTA)
-    threshold = {name: RULES[name](evidence, settings).threshold for name in RULES}
-    L = sample_sizes.log_events(4, 16, 2, DELTA)
-    assert threshold["paper"] == pytest.approx(sample_sizes.printed_threshold(0.07, *sizes))
-    assert threshold["erratum"] == pytest.approx(sample_sizes.erratum_threshold(0.07, *sizes))
-    assert threshold["sharp"] == pytest.approx(sample_sizes.sharp_threshold(0.105, evidence.n, L))
-    assert threshold["pairwise"] == pytest.approx(threshold["sharp"])  # the most it ever allows
-    pooled = sample_sizes.sharp_threshold(0.105, 2 * evidence.n, math.log(16 / DELTA))
-    assert threshold["pooled"] == threshold["calibrated"] == pytest.approx(pooled)
 
 
 @pytest.mark.parametrize("name", SAFE)
