@@ -103,6 +103,13 @@ def assigned(graph: StateGraph, cover: tuple[Path, ...]) -> Tensor:
     return owner
 
 
+def passages(graph: StateGraph, cover: tuple[Path, ...]) -> tuple[tuple[int, int], ...]:
+    """(state, index into `cover`) wherever a path of the cover passes a state that an earlier one supplies."""
+    owner = assigned(graph, cover)
+    walked = graph.visited(torch.tensor(cover, dtype=torch.int64).reshape(len(cover), -1)).tolist()
+    return tuple((s, i) for i, states in enumerate(walked) for s in states if int(owner[s]) != i)
+
+
 def _closure(graph: StateGraph) -> np.ndarray:
     """`[xi, xi]` bool: state j can be reached from state i by one action or more."""
     successors = graph.next_state.numpy()

@@ -48,25 +48,36 @@ def deploy(meta_policy: MetaPolicy, world: UnlabelledWorld, ledger: Ledger | Non
     ledger = ledger or Ledger()
     guarded = GuardedWorld(world, ledger)
     require_same_problem(meta_policy, world)
-    observations = collect(meta_policy, guarded)
-    D_real = torch.stack([meta_policy.estimator(x) for x in observations])
+    seen = collect(meta_policy, guarded)
+    D_real = torch.stack([meta_policy.estimator(x) for x in seen.observations])
     return Deployment(meta_policy.condition(D_real), D_real, len(meta_policy.cover) * meta_policy.n_real)
 
 
-def collect(meta_policy: MetaPolicy, world: UnlabelledWorld) -> list[Tensor]:
-    """n_real observations [n_real, d] of every state, each from one sequence of the cover that passes through it."""
-    graph = meta_policy.problem.graph
-    source = assigned(graph, meta_policy.cover)
+@dataclass(frozen=True, eq=False)
+class Collection:
+    """What was seen along a path cover; leading sizes are those of the world."""
+
+    observations: list[Tensor]  # [xi] of [..., n_real, d], each from the one sequence that supplies its state
+    again: list[Tensor]  # of [..., n_real, d]: states that a later sequence passed again, in `coverage.passages` order
+
+
+def collect(meta_policy: MetaPolicy, world: UnlabelledWorld) -> Collection:
+    """Walks the cover, n_real episodes a sequence: n_real observations of every state."""
+    graph, cover = meta_policy.problem.graph, meta_policy.cover
+    source = assigned(graph, cover)
     observations: list[Tensor] = [torch.empty(0)] * graph.num_states
-    for number, actions in enumerate(meta_policy.cover):
+    again = []
+    for number, actions in enumerate(cover):
         x = world.reset(meta_policy.n_real)
         for step in range(graph.horizon):
             state = graph.end(actions[:step])
             if int(source[state]) == number:
                 observations[state] = x
+            else:
+                again.append(x)
             if step < graph.horizon - 1:
                 x = world.step(torch.full((meta_policy.n_real,), actions[step], dtype=torch.int64))
-    return observations
+    return Collection(observations, again)
 
 
 def require_same_problem(meta_policy: MetaPolicy, world: UnlabelledWorld) -> None:
