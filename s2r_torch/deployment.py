@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import UnlabelledWorld
-from s2r_torch.coverage import assigned
+from s2r_torch.coverage import assigned, passages
 from s2r_torch.episodes import GuardedWorld, Ledger
-from s2r_torch.errors import SettingError
+from s2r_torch.errors import SettingError, UnlikeSimulatorsError
+from s2r_torch.likeness import REFUSED, Likeness, untested
 from s2r_torch.policy import MetaPolicy, Policy
 
 
@@ -21,22 +22,27 @@ class Deployment:
     policy: Policy
     D_real: Tensor  # [xi, G]
     episodes: int  # real episodes drawn
+    likeness: Likeness  # is this world like the simulators?
 
 
-def deploy(meta_policy: MetaPolicy, world: UnlabelledWorld, ledger: Ledger | None = None) -> Deployment:
+def deploy(
+    meta_policy: MetaPolicy, world: UnlabelledWorld, ledger: Ledger | None = None, *, refuse: bool = True
+) -> Deployment:
     """Estimates a world's densities from unlabelled episodes and conditions the policy on them (Algorithm 7, Deploy).
 
     Args:
         meta_policy: a trained meta-policy.
         world: shows observations; has no reward.
         ledger: where real episodes are counted.
+        refuse: raise where the world is not like the simulators; otherwise the verdict is only reported.
 
     Returns:
-        The policy for this world, D_real, and the number of episodes.
+        The policy for this world, D_real, the number of episodes, and whether the world is like the simulators.
 
     Raises:
         SettingError: the world has other actions, steps or sensors than the policy was made for.
         ObservationError: observations off the grid, not finite, or of another shape.
+        UnlikeSimulatorsError: the verdict on this world is `refused`.
 
     Paper deviation:
         Episodes follow a path cover: w n_real of them instead of n_dist H S A, with n_real observations per state
@@ -50,7 +56,15 @@ def deploy(meta_policy: MetaPolicy, world: UnlabelledWorld, ledger: Ledger | Non
     require_same_problem(meta_policy, world)
     seen = collect(meta_policy, guarded)
     D_real = torch.stack([meta_policy.estimator(x) for x in seen.observations])
-    return Deployment(meta_policy.condition(D_real), D_real, len(meta_policy.cover) * meta_policy.n_real)
+    likeness = likeness_of(meta_policy, seen, D_real)
+    if refuse and likeness.verdict == REFUSED:
+        raise UnlikeSimulatorsError(
+            expected="a world like the simulators",
+            got=str(likeness),
+            cause="another machine, swapped axes, other units, a stuck sensor, or theta outside the prior",
+        )
+    episodes = len(meta_policy.cover) * meta_policy.n_real
+    return Deployment(meta_policy.condition(D_real), D_real, episodes, likeness)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +92,21 @@ def collect(meta_policy: MetaPolicy, world: UnlabelledWorld) -> Collection:
             if step < graph.horizon - 1:
                 x = world.step(torch.full((meta_policy.n_real,), actions[step], dtype=torch.int64))
     return Collection(observations, again)
+
+
+def likeness_of(meta_policy: MetaPolicy, seen: Collection, D_real: Tensor) -> Likeness:
+    """Whether a world with densities D_real [xi, G] is like the simulators."""
+    if meta_policy.reference is None:
+        return untested("the policy was saved without scores of fresh simulators to compare a world with")
+    problem = meta_policy.problem
+    states = [s for s, _ in passages(problem.graph, meta_policy.cover)]
+    return meta_policy.reference.judge(D_real, densities_again(meta_policy, seen, D_real), states, problem)
+
+
+def densities_again(meta_policy: MetaPolicy, seen: Collection, D: Tensor) -> Tensor:
+    """Densities [..., v, G] of the states that were passed again; D [..., xi, G] gives the leading sizes."""
+    again = [meta_policy.estimator(x) for x in seen.again]
+    return torch.stack(again, -2) if again else D.new_zeros(*D.shape[:-2], 0, D.shape[-1])
 
 
 def require_same_problem(meta_policy: MetaPolicy, world: UnlabelledWorld) -> None:

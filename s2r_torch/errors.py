@@ -47,6 +47,10 @@ class AmbiguousMergeError(ExplorationError):
     """Two paths are neither clearly the same state nor clearly different ones."""
 
 
+class UnlikeSimulatorsError(S2RError, RuntimeError):
+    """A world is not like the simulators that the policy was trained on; nothing holds there."""
+
+
 class GraphMismatchError(ExplorationError):
     """Two explorations disagree about the state graph, which all environments share."""
 

@@ -39,7 +39,7 @@ def deploy_in(meta_policy: MetaPolicy, draws: Draws, count: int, on_world: Calla
     densities, episodes = [], 0
     for w, theta in enumerate(draws.theta("worlds", count)):
         world = draws.family.world(theta, draws.seed.child("world", w).generator())
-        deployed = deploy(meta_policy, world, draws.ledger)
+        deployed = deploy(meta_policy, world, draws.ledger, refuse=False)
         densities.append(deployed.D_real)
         episodes = deployed.episodes
         on_world(w)

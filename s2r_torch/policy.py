@@ -11,6 +11,7 @@ from torch import Tensor
 from s2r_torch.base import check_shape
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.errors import ObservationError, SettingError
+from s2r_torch.likeness import Reference
 from s2r_torch.predictors.ensemble import Ensemble, Evaluator
 from s2r_torch.predictors.nets import Problem
 
@@ -30,6 +31,7 @@ class MetaPolicy:
         estimator: kernel, bandwidth and grid that densities must be estimated with.
         cover: action sequences that visit every state.
         n_real: observations per state that a world is asked for.
+        reference: what a world is compared with before anybody acts in it; None leaves worlds untested.
 
     Raises:
         SettingError: no such survivor, or no observation at all.
@@ -40,6 +42,7 @@ class MetaPolicy:
     estimator: DensityEstimator
     cover: tuple[tuple[int, ...], ...]
     n_real: int
+    reference: Reference | None = None
 
     def __post_init__(self):
         if not 0 <= self.chosen < self.ensemble.size or self.n_real < 1:

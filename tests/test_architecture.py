@@ -16,9 +16,9 @@ LAYERS = (
     ("episodes", "planner", "confidence", "density", "envs", "coverage"),
     ("exploration",),
     ("predictors", "rules"),
-    ("policy",),
+    ("policy", "likeness"),
     ("elimination", "calibration", "sweep", "learn_on_simulators"),
-    ("sim2real", "deployment", "diagnostics", "checkpoint", "draws"),
+    ("sim2real", "deployment", "rehearsal", "certificate", "diagnostics", "checkpoint", "draws"),
     ("baselines", "evaluation", "settings", "pipeline", "summary", "report", "figures"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
