@@ -19,11 +19,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from s2r_torch.base import PredictorGroup, ProblemSpec, StateGraph
+from s2r_torch.certificate import Certificate
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
 from s2r_torch.envs.mixture_predictors import MixturePredictors
 from s2r_torch.errors import CheckpointError, S2RError
+from s2r_torch.likeness import Population, Reference
 from s2r_torch.policy import MetaPolicy
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets import Net, Problem, net_class
@@ -37,13 +39,21 @@ def versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in ("s2r_torch", "torch", "numpy", "scipy", "safetensors")}
 
 
-def save_policy(path: Path | str, meta_policy: MetaPolicy, *, family: dict | None = None, notes: dict | None = None):
+def save_policy(
+    path: Path | str,
+    meta_policy: MetaPolicy,
+    *,
+    family: dict | None = None,
+    certificate: Certificate | None = None,
+    notes: dict | None = None,
+) -> None:
     """Writes a policy file, atomically.
 
     Args:
         path: where; an existing file is replaced only when the new one is complete.
         meta_policy: what to save, all survivors included.
         family: `{"name", "parameters"}` of the family it was trained on.
+        certificate: what was promised of it.
         notes: JSON values to keep with it, such as how it was made and what it reached.
     """
     problem, estimator = meta_policy.problem, meta_policy.estimator
@@ -54,6 +64,8 @@ def save_policy(path: Path | str, meta_policy: MetaPolicy, *, family: dict | Non
         recipe, weights = _dismantle(group)
         recipes.append(recipe)
         tensors.update({f"group{i}.{name}": value for name, value in weights.items()})
+    if meta_policy.reference is not None:
+        tensors.update(_reference_tensors(meta_policy.reference))
     header = {
         "format": FORMAT,
         "versions": versions(),
@@ -72,8 +84,8 @@ def save_policy(path: Path | str, meta_policy: MetaPolicy, *, family: dict | Non
         "cover": meta_policy.cover,
         "n_real": meta_policy.n_real,
         "family": family,
+        "certificate": certificate.to_json() if certificate else None,
         "notes": notes or {},
-        "tensors": sorted(tensors),
     }
     _write(Path(path), tensors, header)
 
@@ -90,6 +102,7 @@ def _write(path: Path, tensors: dict[str, Tensor], header: dict) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
+        header = {**header, "tensors": sorted(tensors)}
         contiguous = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
         save_file(contiguous, partial, metadata={KEY: json.dumps(header)})
         os.replace(partial, path)
@@ -120,6 +133,21 @@ def load_policy(path: Path | str) -> MetaPolicy:
 def family_of(path: Path | str) -> dict | None:
     """`{"name", "parameters"}` of the family that a policy file was trained on, if it says."""
     return read(path)[0]["family"]
+
+
+def load_certificate(path: Path | str) -> Certificate | None:
+    """What was promised of the policy in this file; None where nothing was.
+
+    Raises:
+        CheckpointError: as in `load_policy`.
+    """
+    values = read(path)[0].get("certificate")
+    try:
+        return Certificate.from_json(values) if values else None
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(
+            expected="a complete certificate", got=f"{error} in {path}", cause="a file edited by hand"
+        ) from error
 
 
 def read(path: Path | str) -> tuple[dict, dict[str, Tensor]]:
@@ -181,7 +209,27 @@ def _assemble(header: dict, tensors: dict[str, Tensor]) -> MetaPolicy:
     chosen, n_real = int(header["chosen"]), int(header["n_real"])
     if not (0 <= chosen < ensemble.size and n_real >= 1):
         raise ValueError(f"member {chosen} of {ensemble.size}, n_real {n_real}")
-    return MetaPolicy(ensemble, chosen, estimator, cover, n_real)
+    return MetaPolicy(ensemble, chosen, estimator, cover, n_real, _reference(tensors))
+
+
+def _reference_tensors(reference: Reference) -> dict[str, Tensor]:
+    population = reference.population
+    return {
+        "reference.mean": population.mean,
+        "reference.scale": population.scale,
+        "reference.precision": population.precision,
+        "reference.unlike": reference.unlike,
+        "reference.disagree": reference.disagree,
+    }
+
+
+def _reference(tensors: dict[str, Tensor]) -> Reference | None:
+    """The inverse of `_reference_tensors`; None where a file holds no reference."""
+    found = {name.removeprefix("reference."): value for name, value in tensors.items() if name.startswith("reference.")}
+    if not found:
+        return None
+    population = Population(found["mean"], found["scale"], found["precision"])
+    return Reference(population, found["unlike"], found["disagree"])
 
 
 def _dismantle(group: PredictorGroup) -> tuple[dict, dict[str, Tensor]]:

@@ -13,8 +13,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from s2r_torch import likeness
 from s2r_torch.baselines.density_free import best_action_list, blind, follow, uniform
 from s2r_torch.calibration import Calibration, bellman_table, calibrate
+from s2r_torch.certificate import Certificate, certify
 from s2r_torch.checkpoint import save_exploration, save_policy
 from s2r_torch.coverage import path_cover
 from s2r_torch.density.bandwidth import SHRINK, lepski_bandwidth, paper_bandwidth, reference_bandwidth
@@ -36,6 +38,7 @@ from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets import Net, Problem, net_class
 from s2r_torch.predictors.registry import variants
 from s2r_torch.predictors.training import TrainingData, TrainingSettings, fit, tensorboard_logger
+from s2r_torch.rehearsal import rehearse
 from s2r_torch.rng import Seed
 from s2r_torch.settings import DensitySettings, RunSettings
 from s2r_torch.sim2real import Outcome, Trial, method_named
@@ -100,6 +103,7 @@ class Run:
     outcome: Outcome | None = None
     meta_policy: MetaPolicy | None = None
     diagnosis: Diagnosis | None = None
+    certificate: Certificate | None = None
     D_real: Tensor | None = None
     deployed: Deployed | None = None
     population: Population | None = None
@@ -172,7 +176,8 @@ def train_predictors(run: Run) -> None:
         run.ensemble = Ensemble(problem, tuple(nets))
     few = replace(predictors.training, members=predictors.blind_members)
     run.blind = Ensemble(problem, (train_one(run, problem, data, few, "blind", {}, 0),))
-    _save(run, "class", run.ensemble, 0)
+    n_real = run.settings.budget.n_real or run.settings.budget.n_dist
+    _save(run, "class", MetaPolicy(run.ensemble, 0, run.estimator, path_cover(graph), n_real))
 
 
 def calibrate_class(run: Run) -> None:
@@ -226,7 +231,26 @@ def learn(run: Run) -> None:
     run.meta_policy = MetaPolicy(
         run.ensemble.subset(alive), alive.index(learned.member), run.estimator, path_cover(graph), run.budget.n_real
     )
-    _save(run, "policy", run.meta_policy.ensemble, run.meta_policy.chosen)
+    _save(run, "policy", run.meta_policy)
+
+
+def certify_policy(run: Run) -> None:
+    """Rehearses the deploy procedure on fresh simulators: promises, and scores that worlds are compared with."""
+    settings = run.settings.certificate
+    if not settings.simulators:
+        return
+    run.reporter.stage("certify", None)
+    simulators, seed = run.draws.simulators("certify", settings.simulators), run.seed.child("certify")
+    rehearsal = rehearse(run.meta_policy, simulators, settings.n_rollouts, seed.child("rehearse"))
+    run.certificate = certify(run.meta_policy, simulators, rehearsal, settings, seed)
+    grid = run.estimator.grid
+    known = likeness.Population.of(run.exploration.D_hat, grid)
+    reference = likeness.Reference.of(known, rehearsal.D_hat, rehearsal.again, rehearsal.passages, grid)
+    run.meta_policy = replace(run.meta_policy, reference=reference)
+    run.reporter.say(f"value >= {run.certificate.value_lower:.3f}, confidence {1 - settings.delta:.0%}")
+    _save(run, "policy", run.meta_policy)
+    if run.folder:
+        (run.folder / "certificate.txt").write_text(run.certificate.page() + "\n")
 
 
 def diagnose_assumptions(run: Run) -> None:
@@ -277,6 +301,7 @@ STAGES: tuple[Callable[[Run], None], ...] = (
     calibrate_class,
     learn,
     diagnose_assumptions,
+    certify_policy,
     deploy_worlds,
     evaluate,
 )
@@ -377,12 +402,11 @@ def oracle_bias(run: Run) -> Callable[[Tensor], float] | None:
     return bias
 
 
-def _save(run: Run, name: str, ensemble: Ensemble, chosen: int) -> None:
-    """Saves an ensemble as a policy file; the class itself is saved the same way before it is judged."""
+def _save(run: Run, name: str, meta_policy: MetaPolicy) -> None:
+    """Saves a policy file, with what is promised of it so far."""
     if run.folder is None:
         return
-    graph, n_real = run.exploration.graph, run.settings.budget.n_real or run.settings.budget.n_dist
-    policy = MetaPolicy(ensemble, chosen, run.estimator, path_cover(graph), n_real)
     notes = {"experiment": run.settings.name, "seed": run.settings.seed, "finished": list(run.seconds)}
     family = {"name": run.family.name, "parameters": run.family.parameters()}
-    save_policy(run.folder / f"{name}.safetensors", policy, family=family, notes=notes)
+    path = run.folder / f"{name}.safetensors"
+    save_policy(path, meta_policy, family=family, certificate=run.certificate, notes=notes)

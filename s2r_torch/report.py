@@ -130,7 +130,7 @@ def table(summary: dict) -> Table:
         f"optimal {value['optimal_population']:.4f}, best fixed action list {value['open_loop']:.4f}, "
         f"density-blind {value['blind']:.4f}, random {value['random']:.4f}",
     )
-    names = ("explore", "train", "calibrate", "eliminate", "rollout", "diagnose")
+    names = ("explore", "train", "calibrate", "eliminate", "rollout", "diagnose", "certify")
     view.add_row("simulator episodes", ", ".join(f"{name} {episodes[name]:,}" for name in names))
     view.add_row(
         "real episodes",
@@ -138,12 +138,24 @@ def table(summary: dict) -> Table:
         f"one path per state would take {episodes['real_one_path_per_state']:,}, "
         f"n H S A {episodes['real_as_stated']:,}",
     )
+    if summary["certificate"]:
+        view.add_row("certified", _promise(summary["certificate"]))
     view.add_row("seconds", f"{sum(summary['seconds'].values()):.1f}")
     for found in summary["assumptions"].values():
         view.add_row(f"{found['assumption']} {found['verdict']}", found["text"])
     for notice in summary["notices"]:
         view.add_row("note", notice)
     return view
+
+
+def _promise(certificate: dict) -> str:
+    """The promises in one line; `certificate.txt` has the page."""
+    most = f"; at least {certificate['share']:.0%} of worlds reach {certificate['share_value']:.3f}"
+    return (
+        f"mean over worlds >= {certificate['value_lower']:.4f}"
+        f"{most if certificate['share_value'] > 0 else ''}; confidence {1 - certificate['delta']:.0%}, "
+        f"from {certificate['simulators']} fresh simulators, assuming i.i.d. theta only"
+    )
 
 
 def figure(summary: dict, rows: list[tuple[str, int, float]], path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from s2r_torch.calibration import CalibrationSettings
+from s2r_torch.certificate import CertificateSettings
 from s2r_torch.errors import SettingError
 from s2r_torch.exploration import MergeSettings
 from s2r_torch.planner.budget import Budget, practical
@@ -166,6 +167,7 @@ class RunSettings:
         accelerator: `cpu` or `gpu`, for training.
         tensorboard: also log training for TensorBoard.
         diagnose: simulators drawn to check Assumptions 1-5; 0 skips the stage.
+        certificate: what is promised, and how surely.
 
     Raises:
         SettingError: an unknown name, or a size out of range.
@@ -184,6 +186,7 @@ class RunSettings:
     accelerator: str = "cpu"
     tensorboard: bool = False
     diagnose: int = 8
+    certificate: CertificateSettings = field(default_factory=CertificateSettings)
 
     def __post_init__(self):
         method_named(self.method)
@@ -231,6 +234,7 @@ def settings_from(config: Mapping) -> RunSettings:
         accelerator=config["trainer"]["accelerator"],
         tensorboard=config["trainer"]["tensorboard"],
         diagnose=config["diagnose"],
+        certificate=_build(CertificateSettings, config["certificate"], "conf/certificate"),
     )
 
 

@@ -36,6 +36,7 @@ def summary(run: Run) -> dict:
         },
         "ensemble": {
             "size": run.ensemble.size,
+            "parameters": round(run.ensemble.num_parameters / run.ensemble.size),  # learned numbers per member
             "survivors": int(learned.knowledge.alive.sum()),
             "member": learned.member,
             "lipschitz_bound": float(run.ensemble.lipschitz_bound().max()) if run.ensemble.certified else None,
@@ -65,13 +66,14 @@ def summary(run: Run) -> dict:
         "episodes": {
             **{
                 name: run.ledger.counts[name]
-                for name in ("explore", "train", "calibrate", "eliminate", "rollout", "diagnose")
+                for name in ("explore", "train", "calibrate", "eliminate", "rollout", "diagnose", "certify")
             },
             "real_per_world": run.real_per_world,
             "real_one_path_per_state": graph.num_states * n_real,
             "real_as_stated": spec.horizon * spec.max_states_per_layer * spec.num_actions * n_real,  # n H S A
             "evaluate": run.ledger.counts["evaluate"],
         },
+        "certificate": run.certificate.to_json() if run.certificate else None,
         "cover": len(run.meta_policy.cover),
         "n_real": n_real,
         "assumptions": {f.assumption: asdict(f) for f in run.diagnosis.findings} if run.diagnosis else {},

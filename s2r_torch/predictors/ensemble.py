@@ -49,6 +49,11 @@ class Ensemble:
         """Whether every member has a certified Lipschitz bound (Assumption 4); a user's own network may have none."""
         return all(getattr(group, "certified", True) for group in self.groups)
 
+    @property
+    def num_parameters(self) -> int:
+        """Learned numbers of all members; a ready-made class has none."""
+        return sum(getattr(group, "num_parameters", 0) for group in self.groups)
+
     def lipschitz_bound(self) -> Tensor:
         """Certified constants [F], float64; infinite without a certificate."""
         return torch.cat([group.lipschitz_bound() for group in self.groups])
@@ -114,6 +119,23 @@ class Evaluator:
         for (members, simulators, _), q in self._pieces(step, x):
             total[members, simulators] += q.amax(-1).sum(-1, dtype=torch.float64)
         return self._scatter(total / x.shape[1])
+
+    def advantages(self, step: int, x: Tensor, actions: Tensor) -> Tensor:
+        """mean_i (max_a f(D_b, x_i, a) - f(D_b, x_i, a_i)) for x [B, n, d], actions [B, n]: [F, B] (theory.md 4.2)."""
+        total = torch.zeros(len(self._members), x.shape[0], dtype=torch.float64)
+        for (members, simulators, samples), q in self._pieces(step, x):
+            taken = q.gather(-1, actions[simulators, samples].expand(q.shape[:-1])[..., None]).squeeze(-1)
+            total[members, simulators] += (q.amax(-1) - taken).sum(-1, dtype=torch.float64)
+        return self._scatter(total / x.shape[1])
+
+    def largest_change(self, other: Evaluator, step: int, x: Tensor) -> Tensor:
+        """max over i and a of |f(D_b, x_i, a) - f(D'_b, x_i, a)| for x [B, n, d]: [F, B]; D' is that of `other`."""
+        largest = torch.zeros(len(self._members), x.shape[0], dtype=torch.float64)
+        for (piece, q), (_, moved) in zip(self._pieces(step, x), other._pieces(step, x), strict=True):
+            members, simulators, _ = piece
+            change = (q - moved).abs().amax((-2, -1)).double()
+            largest[members, simulators] = torch.maximum(largest[members, simulators], change)
+        return self._scatter(largest)
 
     def bellman_risks(self, step: int, data: Transitions, V_next: Tensor | None) -> tuple[Tensor, Tensor]:
         """Bellman risks, and greedy values from the same samples (Algorithm 5, line 4; theory.md C6).
