@@ -126,11 +126,15 @@ class Guard:
 
 
 class GuardedWorld:
-    """A world without rewards whose every episode is counted and checked."""
+    """A world without rewards whose every episode is counted and checked.
+
+    A world that cannot run any number of episodes side by side says how many it can: `episodes_at_once`.
+    """
 
     def __init__(self, world: UnlabelledWorld, ledger: Ledger, purpose: str = "real"):
         self.inner, self.ledger, self.purpose = world, ledger, purpose
         self.spec = world.spec
+        self.episodes_at_once = getattr(world, "episodes_at_once", None)
         self._n = 0
 
     def reset(self, n: int) -> Tensor:

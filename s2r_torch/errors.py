@@ -63,5 +63,9 @@ class LipschitzError(S2RError, ValueError):
     """A network's certified Lipschitz bound exceeds the declared one (Assumption 4)."""
 
 
+class RecordingError(S2RError, ValueError):
+    """Recorded episodes are missing, cut, or contradict themselves; the message names the row."""
+
+
 class CheckpointError(S2RError, ValueError):
     """A policy file is cut, damaged, from a newer format, or contradicts what it is used with."""

@@ -14,6 +14,7 @@ from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.likeness import Reference
 from s2r_torch.predictors.ensemble import Ensemble, Evaluator
 from s2r_torch.predictors.nets import Problem
+from s2r_torch.recording import Recording, after
 
 
 def greedy_actions(q: Tensor) -> Tensor:
@@ -66,14 +67,36 @@ class MetaPolicy:
         evaluator = self.ensemble.subset([self.chosen]).evaluator(D_hat[None] if one else D_hat)
         return Policy(evaluator, self.problem, None if one else len(D_hat))
 
-    def condition_on(self, observations: Sequence[Tensor]) -> Policy:
-        """The policy for a world's observations: one tensor [n_s, d] per state, in the graph's order."""
-        xi = self.problem.graph.num_states
-        if len(observations) != xi:
+    def condition_on(self, observations: Sequence[Tensor] | Recording) -> Policy:
+        """The policy for a world's observations.
+
+        Args:
+            observations: one tensor [n_s, d] per state, in the graph's order; or recorded episodes, of which the first
+                n_real readings of every state are used.
+        """
+        if isinstance(observations, Recording):
+            observations = observations.samples(self.problem.graph, self.n_real)
+        return self.condition(self.densities(observations))
+
+    def densities(self, observations: Sequence[Tensor]) -> Tensor:
+        """The densities [xi, G] of observations [n_s, d] of every state.
+
+        Raises:
+            ObservationError: states left out, or observations that no density can be estimated from; it says where.
+        """
+        paths, densities = self.problem.graph.paths, []
+        if len(observations) != len(paths):
             raise ObservationError(
-                expected=f"observations at {xi} states", got=f"{len(observations)}", cause="states left out"
+                expected=f"observations at {len(paths)} states", got=f"{len(observations)}", cause="states left out"
             )
-        return self.condition(torch.stack([self.estimator(x) for x in observations]))
+        for path, x in zip(paths, observations, strict=True):
+            try:
+                densities.append(self.estimator(x))
+            except ObservationError as error:
+                raise ObservationError(
+                    expected=error.expected, got=f"{error.got} {after(path)}", cause=error.cause
+                ) from error
+        return torch.stack(densities)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,11 +13,12 @@ PACKAGE = ROOT / "s2r_torch"
 # Lowest layer first; a module imports from its own line or from lines above it (DESIGN.md section 3).
 LAYERS = (
     ("base", "errors", "rng"),
-    ("episodes", "planner", "confidence", "density", "envs", "coverage"),
+    ("episodes", "planner", "confidence", "density", "envs", "coverage", "tables", "recording", "recording_files"),
     ("exploration",),
     ("predictors", "rules"),
     ("policy", "likeness"),
     ("elimination", "calibration", "sweep", "learn_on_simulators"),
+    ("collection", "stopping", "export"),
     ("sim2real", "deployment", "rehearsal", "certificate", "diagnostics", "checkpoint", "draws"),
     ("baselines", "evaluation", "settings", "pipeline", "summary", "report", "figures"),
 )
@@ -31,6 +32,8 @@ HOMES = {
     "gymnasium": {"envs/gym_adapter.py"},
     "safetensors": {"checkpoint.py"},
     "matplotlib": {"report.py", "figures.py"},
+    "pyarrow": {"tables.py"},
+    "onnx": set(),  # torch.onnx needs it, and says so
 }
 
 

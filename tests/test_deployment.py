@@ -62,6 +62,8 @@ class Sealed:
     def step(self, actions):
         return self._inner.step(actions)
 
+    episodes_at_once = None
+
     def __getattr__(self, name):
         raise AssertionError(f"reality was asked for its {name}")
 

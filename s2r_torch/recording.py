@@ -1,0 +1,125 @@
+"""Recorded episodes of a world: which actions were taken, and what was read before each.
+
+Given the actions, the states are known (the latent dynamics are shared and deterministic), so any episode is of use:
+its reading at step h is a sample of the state that its first h actions lead to, whatever sequence was meant to be
+followed. Actions may even have been chosen by looking at earlier readings: given its state, a reading does not depend
+on them, so the first n readings of a state are n independent draws of its law.
+
+>>> from s2r_torch.base import StateGraph
+>>> graph = StateGraph(torch.tensor([[1, 2], [-1, -1], [-1, -1]]), torch.tensor([0, 1, 1]), ((), (0,), (1,)))
+>>> x = torch.tensor([[[0.1], [1.0]], [[0.2], [2.0]], [[0.3], [1.1]]])
+>>> recording = Recording(torch.tensor([[0], [1], [0]]), x, torch.tensor([2, 2, 2]))
+>>> recording.counts(graph).tolist()
+[3, 2, 1]
+>>> [len(x) for x in recording.samples(graph, most=2)]
+[2, 2, 1]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from s2r_torch.base import Path, ProblemSpec, StateGraph
+from s2r_torch.errors import RecordingError
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """Episodes in the order in which they were run, in one world or side by side in several.
+
+    Args:
+        actions: `[N, H - 1]` int64 actions, in 0 .. A-1; beyond an episode's end they say nothing.
+        x: `[..., N, H, d]` readings, float32 or float64; beyond an episode's end they are not looked at. Leading sizes
+            are those of worlds that took the same actions.
+        length: `[N]` int64 how many readings each episode has, 1 .. H; below H where it was interrupted.
+
+    Raises:
+        RecordingError: the three disagree in their sizes, or a length is impossible.
+    """
+
+    actions: Tensor  # [N, H - 1]
+    x: Tensor  # [..., N, H, d]
+    length: Tensor  # [N]
+
+    def __post_init__(self):
+        N, H = self.x.shape[-3:-1]
+        if self.actions.shape != (N, H - 1) or self.length.shape != (N,):
+            raise RecordingError(
+                expected=f"actions [{N}, {H - 1}] and lengths [{N}] for readings {list(self.x.shape)}",
+                got=f"{list(self.actions.shape)} and {list(self.length.shape)}",
+                cause="the last step has no action that leads anywhere: H readings, H - 1 actions",
+            )
+        if N and not (int(self.length.min()) >= 1 and int(self.length.max()) <= H):
+            raise RecordingError(
+                expected=f"1 .. {H} readings in every episode",
+                got=f"{int(self.length.min())} .. {int(self.length.max())}",
+                cause="another horizon",
+            )
+
+    @staticmethod
+    def empty(spec: ProblemSpec) -> Recording:
+        """No episode yet."""
+        H = spec.horizon
+        return Recording(
+            torch.empty(0, H - 1, dtype=torch.int64),
+            torch.empty(0, H, spec.obs_dim, dtype=torch.float64),
+            torch.empty(0, dtype=torch.int64),
+        )
+
+    @staticmethod
+    def of(path: Path, seen: Sequence[Tensor]) -> Recording:
+        """n episodes along one path of H - 1 actions; `seen` holds x `[..., n, d]` of the steps seen, at least one."""
+        (*lead, n, d), H = seen[0].shape, len(path) + 1
+        x = seen[0].new_full((*lead, n, H, d), torch.nan)
+        x[..., : len(seen), :] = torch.stack(list(seen), -2)
+        actions = torch.tensor(path, dtype=torch.int64).expand(n, H - 1)
+        return Recording(actions, x, torch.full((n,), len(seen)))
+
+    @staticmethod
+    def joined(parts: Sequence[Recording]) -> Recording:
+        """The episodes of all parts, in order; empty parts leave the others' precision alone."""
+        parts = [part for part in parts if len(part)] or list(parts[:1])
+        return Recording(
+            torch.cat([part.actions for part in parts]),
+            torch.cat([part.x for part in parts], -3),
+            torch.cat([part.length for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    def states(self, graph: StateGraph) -> Tensor:
+        """The state of every reading, `[N, H]` int64; -1 beyond an episode's end."""
+        seen = torch.arange(self.x.shape[-2]) < self.length[:, None]
+        known = torch.where(seen[:, 1:], self.actions, 0)
+        return torch.where(seen, graph.visited(known), -1)
+
+    def counts(self, graph: StateGraph) -> Tensor:
+        """How many readings every state has, `[xi]`."""
+        states = self.states(graph)
+        return torch.bincount(states[states >= 0], minlength=graph.num_states)
+
+    def follows(self, path: Path) -> Tensor:
+        """Which episodes begin with these actions and show what comes after them: `[N]` bool."""
+        actions = torch.tensor(path, dtype=torch.int64)
+        return (self.actions[:, : len(path)] == actions).all(1) & (self.length > len(path))
+
+    def samples(self, graph: StateGraph, most: int | None = None) -> list[Tensor]:
+        """Every state's readings `[..., n_s, d]` in the order of the episodes, the first `most` of them."""
+        columns = self.states(graph).unbind(1)
+        found = ((step, (columns[step] == s).nonzero().flatten()) for s, step in enumerate(graph.layer.tolist()))
+        return [self.x[..., rows[:most], step, :] for step, rows in found]
+
+
+def spelt(actions: Path) -> str:
+    """A sequence of actions in words: "0 1 1"."""
+    return " ".join(map(str, actions)) or "(none)"
+
+
+def after(path: Path) -> str:
+    """Where an action path leads, in words: "at the start", "after actions 0 1"."""
+    return f"after actions {spelt(path)}" if path else "at the start"
