@@ -8,16 +8,13 @@ that a crash never leaves half a file.
 from __future__ import annotations
 
 import importlib.metadata
-import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from s2r_torch import tensor_files
 from s2r_torch.base import PredictorGroup, ProblemSpec, StateGraph
 from s2r_torch.certificate import Certificate
 from s2r_torch.density.estimator import DensityEstimator
@@ -31,7 +28,6 @@ from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets import Net, Problem, net_class
 
 FORMAT = 1
-KEY = "s2r_torch"
 
 
 def versions() -> dict[str, str]:
@@ -87,27 +83,14 @@ def save_policy(
         "certificate": certificate.to_json() if certificate else None,
         "notes": notes or {},
     }
-    _write(Path(path), tensors, header)
+    tensor_files.write(Path(path), tensors, header)
 
 
 def save_exploration(path: Path | str, graph: StateGraph, D_hat: Tensor, estimator: DensityEstimator) -> None:
     """Writes the state graph and densities [B, xi, G] of an exploration, atomically."""
     tensors = {f"grid.axis{j}": axis.double() for j, axis in enumerate(estimator.grid.axes)}
     tensors |= {"graph.next_state": graph.next_state, "graph.layer": graph.layer, "D_hat": D_hat}
-    _write(Path(path), tensors, {"format": FORMAT, "paths": graph.paths, "bandwidth": estimator.bandwidth})
-
-
-def _write(path: Path, tensors: dict[str, Tensor], header: dict) -> None:
-    """One safetensors file, under a temporary name until it is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        header = {**header, "tensors": sorted(tensors)}
-        contiguous = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-        save_file(contiguous, partial, metadata={KEY: json.dumps(header)})
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    tensor_files.write(Path(path), tensors, {"format": FORMAT, "paths": graph.paths, "bandwidth": estimator.bandwidth})
 
 
 def load_policy(path: Path | str) -> MetaPolicy:
@@ -152,31 +135,15 @@ def load_certificate(path: Path | str) -> Certificate | None:
 
 def read(path: Path | str) -> tuple[dict, dict[str, Tensor]]:
     """The header and tensors of a policy file, with format and completeness checked."""
-    path = Path(path)
-    if not path.is_file():
-        raise CheckpointError(expected="a policy file", got=f"no file {path}", cause="a typo, or a run not finished")
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        header = json.loads(metadata[KEY])
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise CheckpointError(
-            expected=f"a safetensors file with a {KEY} header",
-            got=f"{type(error).__name__}: {error} in {path} ({path.stat().st_size} bytes)",
-            cause="a copy that was cut short or damaged, or another kind of file",
-        ) from error
+    header, tensors = tensor_files.read(Path(path))
     if header.get("format") != FORMAT:
         raise CheckpointError(
             expected=f"format {FORMAT}", got=f"{header.get('format')}", cause="a file from a newer s2r_torch; upgrade"
         )
-    missing = sorted(set(header.get("tensors", ())) ^ set(tensors))
     broken = sorted(name for name, value in tensors.items() if not bool(torch.isfinite(value).all()))
-    if missing or broken:
+    if broken:
         raise CheckpointError(
-            expected="every listed tensor, finite",
-            got=f"missing or unlisted: {missing[:5]}, not finite: {broken[:5]}",
-            cause="a damaged file, or a run that diverged",
+            expected="finite tensors", got=f"not finite: {broken[:5]}", cause="a damaged file, or a run that diverged"
         )
     return header, tensors
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,7 @@ from s2r_torch.settings import DensitySettings, RunSettings
 from s2r_torch.sim2real import Outcome, Trial, method_named
 
 KNOWN_CLASSES = {"mixture": MixturePredictors}
+TRAINING = "training"  # folder of unfinished fits, below the run's
 PILOTS = 32  # simulators that a pilot looks at
 FLOOR = 0.6  # least bandwidth, in node spacings; below half a spacing a state between two nodes would vanish
 
@@ -157,7 +159,10 @@ def explore_family(run: Run) -> None:
 
 
 def train_predictors(run: Run) -> None:
-    """Draws training transitions; makes the class F, and the density-blind baseline on the same draws."""
+    """Draws training transitions; makes the class F, and the density-blind baseline on the same draws.
+
+    Started again in the folder of an interrupted run, training goes on where it was, to the bit.
+    """
     predictors, graph = run.settings.predictors, run.exploration.graph
     problem = Problem(run.family.spec, graph, run.estimator.grid)
     simulators = run.draws.simulators("train", predictors.num_simulators)
@@ -178,6 +183,8 @@ def train_predictors(run: Run) -> None:
     run.blind = Ensemble(problem, (train_one(run, problem, data, few, "blind", {}, 0),))
     n_real = run.settings.budget.n_real or run.settings.budget.n_dist
     _save(run, "class", MetaPolicy(run.ensemble, 0, run.estimator, path_cover(graph), n_real))
+    if run.folder:
+        shutil.rmtree(run.folder / TRAINING, ignore_errors=True)  # the class is saved
 
 
 def calibrate_class(run: Run) -> None:
@@ -342,13 +349,17 @@ def train_one(
     run: Run, problem: Problem, data: TrainingData, training: TrainingSettings, name: str, settings: dict, number: int
 ) -> Net:
     """Trains one architecture: members x snapshots of it; `number` tells variants of one name apart."""
-    seed = run.seed.child("net", name, number)
+    seed, label = run.seed.child("net", name, number), f"{name}-{number}" if number else name
     net = net_class(name)(problem, training.members, seed.child("weights").generator(), **settings)
-    run.reporter.stage(f"train {name} ({training.members} members together)", training.steps * problem.graph.horizon)
+    run.reporter.stage(f"train {label} ({training.members} members together)", training.steps * problem.graph.horizon)
 
     def on_step(done: int, total: int, loss: float) -> None:
         run.reporter.advance(done, f"Bellman risk {loss:.4f}")
-        run.reporter.record(f"bellman_risk/{name}", done, loss)
+        run.reporter.record(f"bellman_risk/{label}", done, loss)
+
+    def on_check(done: int, risks: Tensor) -> None:
+        for member, risk in enumerate(risks.tolist()):
+            run.reporter.record(f"held_out_risk/{label}/{member}", done, risk)
 
     wanted = run.settings.tensorboard and run.folder
     return fit(
@@ -357,9 +368,11 @@ def train_one(
         training,
         seed.child("fit"),
         accelerator=run.settings.accelerator,
-        logger=tensorboard_logger(run.folder, name) if wanted else False,
+        logger=tensorboard_logger(run.folder, label) if wanted else False,
         on_step=on_step,
+        on_check=on_check,
         folder=run.folder,
+        state=run.folder / TRAINING / f"{label}.safetensors" if run.folder else None,
     )
 
 

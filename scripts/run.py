@@ -68,7 +68,7 @@ def main(cfg: DictConfig) -> None:
     try:
         run(cfg, folder, console)
     except KeyboardInterrupt:
-        console.print(f"interrupted; finished stages are in {folder}", soft_wrap=True)
+        console.print(f"interrupted; the same command with hydra.run.dir={folder} goes on from there", soft_wrap=True)
         sys.exit(130)
     except S2RError as error:
         console.print(f"[bold red]{type(error).__name__}[/]: {error}", soft_wrap=True, highlight=False)

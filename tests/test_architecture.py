@@ -12,7 +12,7 @@ PACKAGE = ROOT / "s2r_torch"
 
 # Lowest layer first; a module imports from its own line or from lines above it (DESIGN.md section 3).
 LAYERS = (
-    ("base", "errors", "rng"),
+    ("base", "errors", "rng", "tensor_files"),
     ("episodes", "planner", "confidence", "density", "envs", "coverage", "tables", "recording", "recording_files"),
     ("exploration",),
     ("predictors", "rules"),
@@ -20,7 +20,7 @@ LAYERS = (
     ("elimination", "calibration", "sweep", "learn_on_simulators"),
     ("collection", "stopping", "export"),
     ("sim2real", "deployment", "rehearsal", "certificate", "diagnostics", "checkpoint", "draws"),
-    ("baselines", "evaluation", "settings", "pipeline", "summary", "report", "figures"),
+    ("baselines", "evaluation", "settings", "pipeline", "summary", "report", "figures", "comparison"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
@@ -30,8 +30,8 @@ HOMES = {
     "omegaconf": set(),
     "lightning": {"predictors/training.py"},
     "gymnasium": {"envs/gym_adapter.py"},
-    "safetensors": {"checkpoint.py"},
-    "matplotlib": {"report.py", "figures.py"},
+    "safetensors": {"tensor_files.py"},
+    "matplotlib": {"report.py", "figures.py", "comparison.py"},
     "pyarrow": {"tables.py"},
     "onnx": set(),  # torch.onnx needs it, and says so
 }

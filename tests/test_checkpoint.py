@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from s2r_torch.checkpoint import KEY, family_of, load_policy, read, save_policy
+from s2r_torch.checkpoint import family_of, load_policy, read, save_policy
 from s2r_torch.coverage import path_cover
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
@@ -20,6 +20,7 @@ from s2r_torch.errors import CheckpointError, LipschitzError, S2RError
 from s2r_torch.policy import MetaPolicy
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets import NETS, Problem, net_class
+from s2r_torch.tensor_files import KEY
 
 
 def policy_of(nets=("lookup",), family_name="grid", nodes=12) -> MetaPolicy:
@@ -147,7 +148,7 @@ def test_scales_that_break_the_bound_are_refused(saved):
 
 def test_failed_save_keeps_the_old_file(saved, monkeypatch):
     before = saved.read_bytes()
-    monkeypatch.setattr("s2r_torch.checkpoint.save_file", lambda *a, **k: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr("s2r_torch.tensor_files.save_file", lambda *a, **k: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         save_policy(saved, policy_of())
     assert saved.read_bytes() == before

@@ -11,7 +11,8 @@ from s2r_torch.draws import Draws
 from s2r_torch.envs import make_family
 from s2r_torch.envs.exact import optimal, policy_values
 from s2r_torch.errors import SettingError
-from s2r_torch.pipeline import Run, Silent
+from s2r_torch.pipeline import Run, Silent, explore_family, train_predictors
+from s2r_torch.predictors import training
 from s2r_torch.report import figure, table, write_metrics
 from s2r_torch.summary import partial_summary, summary
 
@@ -119,6 +120,37 @@ def test_interrupted_run_leaves_finished_stages(tmp_path):
     assert not (tmp_path / "policy.safetensors").exists()
     left = partial_summary(run, "KeyboardInterrupt")
     assert left["finished_stages"] == ["explore_family", "train_predictors"] and left["status"] == "unfinished"
+
+
+def test_interrupted_training_goes_on_in_its_folder(finished, tmp_path, monkeypatch):
+    """In the middle of the second fit: the first one is not done again, and the summary is the uninterrupted run's."""
+    monkeypatch.setattr(training, "SAVE_SECONDS", -1.0)
+
+    class Impatient(Silent):
+        def record(self, series, step, value):
+            if series.startswith("held_out_risk/blind/") and step == 50:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Run(small_settings("+experiment=grid"), make_family("grid"), tmp_path, Impatient()).execute()
+    assert {path.name for path in (tmp_path / "training").iterdir()} == {"lookup.safetensors", "blind.safetensors"}
+    whole = grid_run(folder=tmp_path)
+    assert without_seconds(whole) == without_seconds(finished) and not (tmp_path / "training").exists()
+
+
+def test_variants_of_one_network_are_told_apart():
+    told = set()
+
+    class Listening(Silent):
+        def record(self, series, step, value):
+            told.add(series)
+
+    settings = small_settings("+experiment=grid", "net.lookup.lipschitz_bound=[5,20]")
+    run = Run(settings, make_family("grid"), None, Listening())
+    explore_family(run)
+    train_predictors(run)
+    assert {"bellman_risk/lookup", "bellman_risk/lookup-1", "held_out_risk/lookup-1/1"} <= told
+    assert run.ensemble.size == 8
 
 
 def test_assumptions_are_reported():

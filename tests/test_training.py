@@ -15,7 +15,8 @@ from s2r_torch.density.estimator import DensityEstimator, DensityGrid
 from s2r_torch.density.kernels import make_kernel
 from s2r_torch.envs.mixture import Mixture
 from s2r_torch.episodes import Guard, Ledger, Transitions, try_actions
-from s2r_torch.errors import SettingError
+from s2r_torch.errors import CheckpointError, SettingError
+from s2r_torch.predictors import training
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets import Problem, net_class
 from s2r_torch.predictors.training import TrainingData, TrainingSettings, fit, one_cycle
@@ -278,7 +279,9 @@ def test_one_cycle_restarts_with_every_layer():
     assert all(a >= b for a, b in zip(rates[14:49], rates[15:50], strict=True))
 
 
-@pytest.mark.parametrize("wrong", [{"members": 0}, {"steps": 0}, {"learning_rate": 0.0}, {"snapshots": 5, "steps": 4}])
+@pytest.mark.parametrize(
+    "wrong", [{"members": 0}, {"steps": 0}, {"learning_rate": 0.0}, {"snapshots": 5, "steps": 4}, {"held_out": 1.0}]
+)
 def test_settings_are_checked(wrong):
     with pytest.raises(SettingError, match="conf/predictors"):
         TrainingSettings(**wrong)
@@ -297,3 +300,132 @@ def test_a_random_world_of_many_layers():
     where = Problem(world.spec, world.graph, grid)
     net = fit(make_net("lookup", where, members=2), random_data(where), TINY, Seed.root(0))
     assert net.size == 2 and len(net.steps) == 4
+
+
+def held_out_fit(steps=20, snapshots=2, net=None, **callbacks):
+    """A fit of two members on 16 simulators, the last two of which no batch uses; a check after every step."""
+    where = problem("line", nodes=9)
+    data = random_data(where, count=16, n=6)
+    settings = replace(TINY, steps=steps, snapshots=snapshots, batch_simulators=5)
+    net = net or make_net("lookup", where, members=2)
+    return fit(net, data, settings, Seed.root(3), **callbacks), net, data
+
+
+def test_held_out_risks_are_of_simulators_that_no_batch_uses():
+    """The risks that are told, of the last layer, by a loop over samples; other rewards there move no weight."""
+    where, told = problem("line", nodes=9), {}
+    net = make_net("lookup", where, members=2)
+    data = random_data(where, count=16, n=6)
+
+    def on_check(done, risks):
+        if done == 7:
+            told["got"] = risks
+            D, squares = data.D[14:].float(), []
+            for s in where.graph.states_of(2):
+                q = net.raw_q(2, net.standardised(D), net.local(D, 2, data.samples[s].x[14:]), data.samples[s].x[14:])
+                taken = q.gather(-1, data.samples[s].actions[14:].expand(q.shape[:-1])[..., None]).squeeze(-1)
+                squares.append((taken - data.samples[s].rewards[14:]).square().mean((1, 2)))
+            told["wanted"] = torch.stack(squares).mean(0).detach().double()
+        told["last"] = {name: value for name, value in weights(net).items() if name.startswith("steps.2.")}
+        if done == 20:
+            raise ZeroDivisionError
+
+    ends = []
+    for other in (False, True):
+        net = make_net("lookup", where, members=2)
+        if other:
+            samples = tuple(replace(t, rewards=torch.cat([t.rewards[:14], t.rewards[14:] / 2])) for t in data.samples)
+            data = TrainingData(data.D, samples)
+        with pytest.raises(ZeroDivisionError):
+            fit(net, data, replace(TINY, steps=20, batch_simulators=5), Seed.root(3), on_check=on_check)
+        torch.testing.assert_close(told["got"], told["wanted"], atol=1e-6, rtol=1e-5)
+        ends.append((told["last"], told["got"]))
+    assert all(torch.equal(a, b) for a, b in zip(ends[0][0].values(), ends[1][0].values(), strict=True))
+    assert not torch.equal(ends[0][1], ends[1][1])
+
+
+def test_every_member_keeps_its_own_best_state_of_every_span():
+    seen, risks = {}, {}
+    net = make_net("lookup", problem("line", nodes=9), members=2)
+
+    def on_check(done, found):
+        seen[done], risks[done] = weights(net), found
+
+    trained, _, _ = held_out_fit(net=net, on_check=on_check)
+    stacked = trained.stacked()
+    assert list(risks) == list(range(1, 61))
+    for layer, start in ((2, 0), (1, 20), (0, 40)):
+        for span, f in product(range(2), range(2)):
+            steps = range(start + 10 * span + 1, start + 10 * span + 11)
+            best = min(steps, key=lambda step, f=f: float(risks[step][f]))
+            for name, value in stacked.items():
+                if name.startswith(f"steps.{layer}."):
+                    assert torch.equal(value[2 * span + f], seen[best][name][f]), (name, best)
+
+
+def test_a_member_that_diverges_is_kept_from_before():
+    """Its neighbour notices nothing, and the layers above learn from the state that was kept."""
+    net, other = (make_net("lookup", problem("line", nodes=9), members=2) for _ in range(2))
+
+    def on_check(done, risks):
+        if done == 15:
+            net.steps[2].out.bias.data[0] = torch.nan
+
+    trained, _, _ = held_out_fit(snapshots=1, net=net, on_check=on_check)
+    whole, _, _ = held_out_fit(snapshots=1, net=other)
+    for name, value in trained.stacked().items():
+        assert bool(torch.isfinite(value).all()), name
+        assert torch.equal(value[1], whole.stacked()[name][1]), name
+
+
+class StoppedError(Exception):
+    """A test stops a fit."""
+
+
+def stopping_at(step):
+    def on_check(done, risks):
+        if done == step:
+            raise StoppedError
+
+    return on_check
+
+
+@pytest.mark.parametrize("stops", [(1, 5), (13,), (20, 21, 34), (59, 60)])
+def test_a_fit_goes_on_to_the_bit(stops, tmp_path, monkeypatch):
+    """StoppedError in the first step, within a span, at the end of a layer, in the last step, and several times."""
+    monkeypatch.setattr(training, "SAVE_SECONDS", -1.0)
+    whole, _, _ = held_out_fit()
+    state, told = tmp_path / "training" / "lookup.safetensors", []
+    for stop in stops:
+        with pytest.raises(StoppedError):
+            held_out_fit(state=state, on_check=stopping_at(stop))
+    trained, _, _ = held_out_fit(state=state, on_check=lambda done, risks: told.append(done))
+    assert told == list(range(1, 61))  # what came before is told again
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, trained.state_dict()[name]), name
+    monkeypatch.setattr(training, "Trainer", None)  # a finished fit is read, not repeated
+    again, _, _ = held_out_fit(state=state)
+    assert all(torch.equal(a, b) for a, b in zip(again.state_dict().values(), whole.state_dict().values(), strict=True))
+
+
+def test_a_state_of_something_else_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "SAVE_SECONDS", -1.0)
+    state = tmp_path / "lookup.safetensors"
+    with pytest.raises(StoppedError):
+        held_out_fit(state=state, on_check=stopping_at(9))
+    where, seed = problem("line", nodes=9), Seed.root(3)
+    settings, data = replace(TINY, steps=20, snapshots=2, batch_simulators=5), random_data(where, count=16, n=6)
+    for part, net, other in (
+        ("settings", make_net("lookup", where, members=2), (data, replace(settings, steps=30), seed)),
+        ("seed", make_net("lookup", where, members=2), (data, settings, Seed.root(4))),
+        ("data", make_net("lookup", where, members=2), (random_data(where, count=16, n=6, seed=1), settings, seed)),
+        ("weights", make_net("lookup", where, members=2, seed=1), (data, settings, seed)),
+        ("network", make_net("lookup", where, members=2, x_width=6), (data, settings, seed)),
+    ):
+        with pytest.raises(CheckpointError, match=f"differs in .*{part}.*another folder"):
+            fit(net, *other, state=state)
+    whole = state.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", b"not a file of tensors"):
+        state.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match="cut short or damaged"):
+            held_out_fit(state=state)

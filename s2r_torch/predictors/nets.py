@@ -124,6 +124,7 @@ class Net(nn.Module):
 
     # -- what an architecture gives ---------------------------------------------------------------------------------
 
+    limits = ""  # one line: why it falls short where the others do not, as measured; tables print it
     certified = True  # whether `lipschitz_bound` is a proof; False for a user's own network without one
     looks_up = True  # whether densities are looked up at x
     common_spread = False  # whether all summaries share one scale
@@ -261,6 +262,11 @@ class Net(nn.Module):
         return net
 
     # -- weights -----------------------------------------------------------------------------------------------------
+
+    @property
+    def num_parameters(self) -> int:
+        """Learned numbers of all members."""
+        return sum(parameter.numel() for parameter in self.parameters())
 
     def stacked(self) -> dict[str, Tensor]:
         """The parameters, each with the members as first axis."""

@@ -6,14 +6,23 @@ The layer of step h is fitted while the layers below it are frozen:
     then      V_hat[f, b, s] = mean_i max_a clamp(f(D_b, x_i, a), 0, 1)       for the states of layer h
 
 so that targets never move while they are fitted. Members differ by their initial weights and by a bootstrap over
-simulators (`weight`); snapshots along every layer's fit join the class.
+simulators (`weight`).
+
+Every layer's steps are cut into `snapshots` equal spans. Of each span every member keeps its own best state, the one of
+least Bellman risk (unweighted) on simulators that no batch uses, looked at `CHECKS` times a layer and at the end of the
+span. So snapshots are states of different steps, a member that diverges late is kept from before, and V_hat comes from
+the best state of the last span. Without held-out simulators the state at the end of a span is kept.
+
+A fit goes on where it was stopped, to the bit: batches depend on the step alone, and a state file (fit_state.py) holds
+everything else: weights, Adam's moments, V_hat and the states kept so far.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 
@@ -26,9 +35,15 @@ from torch.utils.data import DataLoader
 from s2r_torch.base import StateGraph
 from s2r_torch.episodes import Transitions
 from s2r_torch.errors import SettingError
+from s2r_torch.predictors.fit_state import load_state, origin_of, save_state
 from s2r_torch.predictors.lipschitz_estimate import pairwise_lipschitz
 from s2r_torch.predictors.nets import Net
+from s2r_torch.predictors.snapshots import BestStates
 from s2r_torch.rng import Seed
+
+CHECKS = 20  # times a layer that held-out risks are looked at
+EVERY = 20  # steps between reports
+SAVE_SECONDS = 10.0  # between states written to disk
 
 
 @dataclass(frozen=True)
@@ -43,9 +58,10 @@ class TrainingSettings:
         batch_samples: samples per state and simulator per step.
         learning_rate: peak of the one-cycle schedule.
         bootstrap: whether members weight simulators at random.
+        held_out: share of simulators, in [0, 1), that no batch uses; they tell which state of a member is kept.
 
     Raises:
-        SettingError: a size below 1 or a rate that is not positive.
+        SettingError: a size below 1, a rate that is not positive, or a share out of range.
     """
 
     members: int = 16
@@ -55,12 +71,14 @@ class TrainingSettings:
     batch_samples: int = 8
     learning_rate: float = 1e-2
     bootstrap: bool = True
+    held_out: float = 0.125
 
     def __post_init__(self):
         sizes = (self.members, self.snapshots, self.steps, self.batch_simulators, self.batch_samples)
-        if min(sizes) < 1 or not self.learning_rate > 0 or self.snapshots > self.steps:
+        wrong = min(sizes) < 1 or not self.learning_rate > 0 or not 0 <= self.held_out < 1
+        if wrong or self.snapshots > self.steps:
             raise SettingError(
-                expected="sizes >= 1, snapshots <= steps and a positive learning rate",
+                expected="sizes >= 1, snapshots <= steps, a positive learning rate and held_out in [0, 1)",
                 got=str(self),
                 cause="a typo in conf/predictors",
             )
@@ -73,6 +91,10 @@ class TrainingData:
     D: Tensor  # [B, xi, G] estimated densities
     samples: tuple[Transitions, ...]  # [xi] transitions at every state
 
+    def tensors(self) -> list[Tensor]:
+        """All of it."""
+        return [self.D, *(part for t in self.samples for part in (t.x, t.actions, t.rewards))]
+
 
 def fit(
     net: Net,
@@ -83,7 +105,9 @@ def fit(
     accelerator: str = "cpu",
     logger: Logger | bool = False,
     on_step: Callable[[int, int, float], None] = lambda done, total, loss: None,
+    on_check: Callable[[int, Tensor], None] = lambda done, risks: None,
     folder: FilePath | None = None,
+    state: FilePath | None = None,
 ) -> Net:
     """Fits all members of `net` and returns the net of all snapshots, members x snapshots of them.
 
@@ -95,78 +119,111 @@ def fit(
         accelerator: `cpu` or `gpu`.
         logger: a Lightning logger, or False.
         on_step: called every 20 steps and at the end with (steps done, steps in all, mean Bellman risk).
+        on_check: called with (steps done, risks [F]) when held-out risks are looked at; told again when a fit goes on.
         folder: Lightning's working folder.
+        state: file to go on from, if it is there, and to write to every `SAVE_SECONDS` and at the end.
 
     Returns:
-        The net of all snapshots, frozen and certified, on the CPU. The last `settings.members` are the final weights.
+        The net of all snapshots, frozen and certified, on the CPU. The last `settings.members` are the final ones.
 
     Raises:
         LipschitzError: a certificate above the declared bound.
+        CheckpointError: `state` is cut or damaged, or of another fit.
         KeyboardInterrupt: Ctrl-C, as ever.
     """
     if net.awaits_bound:
         net = net.with_estimate(pairwise_lipschitz(data.D, data.samples, net.problem.graph))
     net.fit_scales(data.D)
-    module = _BellmanFit(net, data, settings, seed, on_step)
+    module = _BellmanFit(net, data, settings, seed, on_step, on_check, state)
+    if module.start < module.total_steps:
+        _run(module, accelerator, logger, folder)
+    trained = module.net_of_snapshots()
+    trained.certify()
+    return trained
+
+
+def _run(module: _BellmanFit, accelerator: str, logger: Logger | bool, folder: FilePath | None) -> None:
+    """The steps that are left, by Lightning, without a word."""
     quiet = logging.getLogger("lightning.pytorch")
     level = quiet.level
     quiet.setLevel(logging.ERROR)
+    steps = range(module.start, module.total_steps)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="lightning")  # worker and logging hints: batches are index tensors
             warnings.filterwarnings("ignore", ".*LeafSpec.*")  # raised inside lightning by torch 2.13's pytree
             trainer = Trainer(
-                max_steps=module.total_steps,
+                max_steps=len(steps),
                 max_epochs=1,
                 accelerator=accelerator,
                 devices=1,
                 logger=logger,
-                log_every_n_steps=20,
+                log_every_n_steps=EVERY,
                 enable_checkpointing=False,
                 enable_progress_bar=False,
                 enable_model_summary=False,
                 default_root_dir=folder,
             )
             own = torch.Generator()  # else the loader draws from the global one
-            trainer.fit(module, DataLoader(range(module.total_steps), batch_size=None, generator=own))
+            trainer.fit(module, DataLoader(steps, batch_size=None, generator=own))
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):  # Lightning turns Ctrl-C into exit(1)
             raise KeyboardInterrupt from error
         raise
     finally:
         quiet.setLevel(level)
-    trained = module.net_of_snapshots()
-    trained.certify()
-    return trained
 
 
 class _BellmanFit(LightningModule):
     """One fit: the layers H-1 .. 0 one after another, `settings.steps` optimiser steps each."""
 
-    def __init__(self, net: Net, data: TrainingData, settings: TrainingSettings, seed: Seed, on_step: Callable):
+    def __init__(
+        self,
+        net: Net,
+        data: TrainingData,
+        settings: TrainingSettings,
+        seed: Seed,
+        on_step: Callable,
+        on_check: Callable,
+        state: FilePath | None,
+    ):
         super().__init__()
-        self.net, self.settings, self.seed, self.on_step = net, settings, seed, on_step
+        self.net, self.settings, self.seed = net, settings, seed
+        self.on_step, self.on_check, self.state_file = on_step, on_check, state
         self.graph: StateGraph = net.problem.graph
         self.total_steps = settings.steps * self.graph.horizon
         self.D, self.samples = data.D.float(), data.samples
         count = self.D.shape[0]
+        self.batched = count - int(settings.held_out * count)  # simulators in batches: the first ones
         self.V_hat = torch.zeros(net.size, count, self.graph.num_states)
         self.weight = torch.ones(net.size, count)
         if settings.bootstrap:  # Bayesian bootstrap over simulators
             uniform = torch.rand(net.size, count, generator=seed.child("bootstrap").generator())
             self.weight = -uniform.clamp(min=1e-12).log()
         self.summary = net.standardised(self.D)
-        self.snapshots: list[dict[str, Tensor]] = [{} for _ in range(settings.snapshots)]
         self.layer = self.graph.horizon  # the layer in training; none yet
+        self.states = BestStates(net.size, settings.steps, settings.snapshots)
+        self.checked = torch.zeros(0, 1 + net.size, dtype=torch.float64)  # steps done, held-out risks: for the record
+        self.start, self.moments, self.saved = 0, {}, time.monotonic()
+        self.origin = origin_of(net, data.tensors(), settings, seed) if state else {}
+        if state and state.exists():
+            self._go_on_from(state)
+
+    # -- what Lightning calls ----------------------------------------------------------------------------------------
 
     def configure_optimizers(self):
         optimiser = torch.optim.Adam(self.net.parameters(), lr=self.settings.learning_rate, fused=True)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: one_cycle(step, self.settings.steps))
+        if self.moments:
+            groups = optimiser.state_dict()["param_groups"]
+            optimiser.load_state_dict({"state": self.moments, "param_groups": groups})
+        rate = lambda step: one_cycle(self.start + step, self.settings.steps)  # noqa: E731
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, rate)
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_fit_start(self) -> None:
         for name in ("V_hat", "weight", "summary"):
             setattr(self, name, getattr(self, name).to(self.device))
+        self.states.load(self.states.tensors(), self.device)
 
     def training_step(self, number: int) -> Tensor:
         layer = self.graph.horizon - 1 - int(number) // self.settings.steps
@@ -174,25 +231,27 @@ class _BellmanFit(LightningModule):
             self._enter(layer)
         b, x, actions, local, target = self._batch(int(number))
         q = self.net.raw_q(layer, self.summary[b], local, x)
-        predicted = q.gather(-1, actions.expand(q.shape[:-1])[..., None]).squeeze(-1)
-        loss = ((predicted - target).square().mean(-1) * self.weight[:, b]).mean(-1)  # [F]
+        loss = (_errors(q, actions, target).mean(-1) * self.weight[:, b]).mean(-1)  # [F]
         if self.logger is not None:
             self.log_dict({"train/bellman_risk": loss.mean().detach(), "train/layer": float(layer)})
         return loss.sum()
 
     def on_train_batch_end(self, outputs, batch: int, batch_idx: int) -> None:
-        done = int(batch) + 1
-        within, steps = (done - 1) % self.settings.steps + 1, self.settings.steps
-        for k in range(self.settings.snapshots):
-            if within == round(steps * (k + 1) / self.settings.snapshots):
-                self._save_layer(k)
-        if done % 20 == 0 or done == self.total_steps:
+        done, steps = int(batch) + 1, self.settings.steps
+        within = (done - 1) % steps + 1
+        if within in self.states.ends or self.batched < len(self.D) and within % max(1, steps // CHECKS) == 0:
+            self._check(done, within)
+        if within == steps:
+            self._leave()
+        if done % EVERY == 0 or done == self.total_steps:
             self.on_step(done, self.total_steps, float(outputs["loss"]) / self.net.size)
+        if self.state_file and (time.monotonic() - self.saved > SAVE_SECONDS or done == self.total_steps):
+            self._save(done)
+
+    # -- a layer, from its start to its end --------------------------------------------------------------------------
 
     def _enter(self, layer: int) -> None:
-        """Freezes the layer below, values its states, and precomputes the new layer's features and targets."""
-        if layer + 1 < self.graph.horizon:
-            self._value_states(layer + 1)
+        """Precomputes a layer's features and targets; the layer below is frozen and valued."""
         self.layer = layer
         states = self.graph.states_of(layer)
         x = torch.stack([self.samples[s].x for s in states], 1)  # [B, S, n, d]
@@ -208,19 +267,44 @@ class _BellmanFit(LightningModule):
             self.target = reward + V_next.gather(-1, self.actions.expand(self.net.size, *self.actions.shape))
 
     @torch.no_grad()
-    def _value_states(self, layer: int) -> None:
-        """V_hat of the states of a finished layer, from the same draws."""
-        rows, (states, n) = self.x.flatten(1, 2), self.x.shape[1:3]
-        for b in torch.arange(self.D.shape[0]).split(32):
-            q = self.net.raw_q(layer, self.summary[b], self.features[b].flatten(1, 2), rows[b])
-            value = q.amax(-1).clamp(0, 1).unflatten(2, (states, n)).mean(-1)
-            self.V_hat[:, b[:, None], self.graph.states_of(layer)] = value
+    def _check(self, done: int, within: int) -> None:
+        """Keeps the states of members that were never better in this span; risks of all samples held out."""
+        risks = torch.cat([_errors(q, *rest) for q, *rest in self._held_out()], 1).mean((1, 2))  # [F]
+        self.states.look(within, self._of_layer(), risks)
+        self.checked = torch.cat([self.checked, torch.cat([risks.new_tensor([done]), risks]).double().cpu()[None]])
+        self.on_check(done, self.checked[-1, 1:])
+
+    @torch.no_grad()
+    def _leave(self) -> None:
+        """Every member's best state of the last span becomes its layer, which values its states from the same draws."""
+        for name, value in self._of_layer().items():
+            value.copy_(self.states.kept[-1][name])
+        states, n = self.x.shape[1:3]
+        for b in torch.arange(len(self.D)).split(32):
+            value = self._q(b).amax(-1).clamp(0, 1).unflatten(2, (states, n)).mean(-1)
+            self.V_hat[:, b[:, None], self.graph.states_of(self.layer)] = value
+
+    def _of_layer(self) -> dict[str, Tensor]:
+        """The weights of the layer in training, by name, members first; views, not copies."""
+        return {n: value for n, value in self.net.stacked().items() if n.startswith(f"steps.{self.layer}.")}
+
+    # -- samples -----------------------------------------------------------------------------------------------------
+
+    def _q(self, b: Tensor) -> Tensor:
+        """f on all samples of these simulators: [F, b, S n, A]."""
+        return self.net.raw_q(self.layer, self.summary[b], self.features[b].flatten(1, 2), self.x[b].flatten(1, 2))
+
+    def _held_out(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """(q, actions, target) of the simulators that tell which state is kept, a few at a time."""
+        first = self.batched if self.batched < len(self.D) else 0  # of all where none is held out
+        for b in torch.arange(first, len(self.D)).split(32):
+            yield self._q(b), self.actions[b].flatten(1, 2), self.target[:, b].flatten(2, 3)
 
     def _batch(self, number: int) -> tuple[Tensor, ...]:
         """Random simulators, and random samples of every state of the layer; a function of the step alone."""
         generator = self.seed.child("batch", number).generator()
-        count, states, n, d = self.x.shape
-        b = torch.randperm(count, generator=generator)[: self.settings.batch_simulators]
+        _, states, n, _ = self.x.shape
+        b = torch.randperm(self.batched, generator=generator)[: self.settings.batch_simulators]
         size = min(n, self.settings.batch_samples)
         i = torch.rand(len(b), states, n, generator=generator).topk(size, -1).indices.to(self.device)
         rows = b.to(self.device)[:, None, None], torch.arange(states, device=self.device)[None, :, None], i
@@ -228,15 +312,39 @@ class _BellmanFit(LightningModule):
         target = self.target[(slice(None), *rows)]
         return b, x.flatten(1, 2), actions.flatten(1, 2), local.flatten(1, 2), target.flatten(2, 3)
 
-    def _save_layer(self, k: int) -> None:
-        prefix = f"steps.{self.layer}."
-        stacked = self.net.stacked()
-        self.snapshots[k].update({n: v.cpu().clone() for n, v in stacked.items() if n.startswith(prefix)})
+    # -- to disk and back --------------------------------------------------------------------------------------------
+
+    def _save(self, done: int) -> None:
+        moments = self.optimizers().optimizer.state_dict()["state"]
+        parts = {
+            "net": self.net.state_dict(),
+            "moments": {f"{i}.{key}": value for i, values in moments.items() for key, value in values.items()},
+            "states": self.states.tensors(),
+            "fit": {"V_hat": self.V_hat, "checked": self.checked},
+        }
+        save_state(self.state_file, self.origin, done, parts)
+        self.saved = time.monotonic()
+
+    def _go_on_from(self, path: FilePath) -> None:
+        """Takes up what `_save` left."""
+        self.start, parts = load_state(path, self.origin)
+        self.net.load_state_dict(parts["net"])
+        for place, value in parts["moments"].items():
+            number, _, key = place.partition(".")
+            self.moments.setdefault(int(number), {})[key] = value
+        self.states.load(parts["states"], torch.device("cpu"))
+        self.V_hat, self.checked = parts["fit"]["V_hat"], parts["fit"]["checked"]
+        for done, *risks in self.checked.tolist():
+            self.on_check(int(done), torch.tensor(risks, dtype=torch.float64))
 
     def net_of_snapshots(self) -> Net:
-        names = list(self.net.stacked())
-        merged = {name: torch.cat([snapshot[name] for snapshot in self.snapshots]) for name in names}
-        return self.net.cpu().with_members(merged)
+        stacked = self.states.stacked()
+        return self.net.cpu().with_members({name: stacked[name] for name in self.net.stacked()})
+
+
+def _errors(q: Tensor, actions: Tensor, target: Tensor) -> Tensor:
+    """(f(x, a) - target)^2 for q [F, b, m, A], actions [b, m], target [F, b, m]: [F, b, m]."""
+    return (q.gather(-1, actions.expand(q.shape[:-1])[..., None]).squeeze(-1) - target).square()
 
 
 def tensorboard_logger(folder: FilePath, name: str) -> Logger:

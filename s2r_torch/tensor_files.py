@@ -1,0 +1,62 @@
+"""Files of named tensors with one JSON header (safetensors): nothing in them is imported, unpickled or executed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from s2r_torch.errors import CheckpointError
+
+KEY = "s2r_torch"
+
+
+def write(path: Path, tensors: dict[str, Tensor], header: dict) -> None:
+    """One file, under a temporary name until it is complete, so that a crash never leaves half of one.
+
+    Args:
+        path: where; an existing file is replaced only when the new one is complete.
+        tensors: by name; they may share memory.
+        header: JSON values.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        contiguous = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+        save_file(contiguous, partial, metadata={KEY: json.dumps({**header, "tensors": sorted(tensors)})})
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read(path: Path) -> tuple[dict, dict[str, Tensor]]:
+    """The header and all tensors of a file.
+
+    Raises:
+        CheckpointError: missing, cut, damaged, another kind of file, or without some of its tensors.
+    """
+    if not path.is_file():
+        raise CheckpointError(
+            expected="a file of tensors", got=f"no file {path}", cause="a typo, or a run not finished"
+        )
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        header = json.loads(metadata[KEY])
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            expected=f"a safetensors file with a {KEY} header",
+            got=f"{type(error).__name__}: {error} in {path} ({path.stat().st_size} bytes)",
+            cause="a copy that was cut short or damaged, or another kind of file",
+        ) from error
+    missing = sorted(set(header.get("tensors", ())) ^ set(tensors))
+    if missing:
+        raise CheckpointError(
+            expected="every listed tensor", got=f"missing or unlisted in {path}: {missing[:5]}", cause="a damaged file"
+        )
+    return header, tensors
