@@ -1,7 +1,7 @@
 """Algorithm 2 against its loop-for-loop oracle, and what stops it."""
 
 import itertools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import naive
 import numpy as np
@@ -9,7 +9,9 @@ import pytest
 import torch
 from worlds import Tabular, estimator_of, layered, random_world
 
-from s2r_torch.density.estimator import sup_distance
+from s2r_torch.density.estimator import DensityEstimator, sup_distance
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.kernels import make_kernel
 from s2r_torch.episodes import Guard, Ledger, observe
 from s2r_torch.errors import AmbiguousMergeError, ExplorationError, GraphMismatchError, ObservationError, SettingError
 from s2r_torch.exploration import MergeSettings, explore
@@ -173,6 +175,33 @@ def test_noise_is_what_two_estimates_of_one_state_differ_by():
     assert 0.88 <= float((sup_distance(one, other) <= noise).double().mean()) <= 0.99
 
 
+class Loud(Tabular):
+    """One state; readings fill a wide box, except on simulators of theta < -0.8, where they huddle: more noise."""
+
+    @property
+    def spec(self):
+        return replace(super().spec, high=(40.0,))
+
+    def emit(self, theta, state, generators):
+        x = super().emit(theta, state, generators)
+        wide = torch.stack([torch.rand(x.shape[1:], dtype=x.dtype, generator=g) for g in generators])
+        return torch.where((theta < -0.8)[:, None], x, 40 * wide)
+
+
+def test_a_few_noisy_simulators_do_not_raise_the_noise():
+    """Else every merge would be easier on all the others."""
+    world = random_world(4, 1, 2)
+    loud = Loud(world.graph, world.number, world.rewards, world.tilt)
+    estimate = DensityEstimator(DensityGrid.uniform((0.0,), (40.0,), 161), make_kernel("legendre", 2), (0.25,))
+
+    def noise(theta):
+        return explore(loud.guard(theta), estimate, replace(AUTO, deciders=5), 60, Seed.root(0)).noise
+
+    quiet = noise([0.1] * 5)
+    assert noise([-0.9, 0.1, 0.1, -0.9, 0.1]) == pytest.approx(quiet, rel=0.15)
+    assert noise([-0.9] * 5) > 1.5 * quiet
+
+
 def test_too_much_noise_to_tell_anything_is_an_error():
     """Two samples of four observations differ by as much as states that share no observation."""
     with pytest.raises(AmbiguousMergeError, match="raise n_merge"):
@@ -188,12 +217,45 @@ def test_alike_states_are_not_merged_in_silence():
     world.graph.require_same(explored(near, replace(AUTO, n_merge=600)).graph)
 
 
+@dataclass(frozen=True, eq=False)
 class Near(Tabular):
     """States of a layer are small shifts of each other."""
 
+    shift: float = 0.08
+
     def emit(self, theta, state, generators):
         x = super().emit(theta, state, generators)
-        return x - (0.92 * self.number[state])[..., None]
+        return x - ((1 - self.shift) * self.number[state])[..., None]
+
+
+SIXTEEN = replace(AUTO, deciders=16)
+MANY = torch.linspace(-0.7, 0.8, 16).tolist()
+
+
+def test_states_within_the_noise_that_differ_on_average_are_not_merged_in_silence():
+    """Closer than two samples of one state may be, on any simulator; sixteen of them tell. A declared zeta decides."""
+    near = nearer(random_world(4, 3, 2), 0.035)
+    with pytest.raises(AmbiguousMergeError, match=r"paths \(.*\) and \(.*as one state does, to agree on average.*z = "):
+        explored(near, SIXTEEN, MANY)
+    merged = explored(near, replace(SIXTEEN, zeta=2.0), MANY)
+    assert merged.graph.states_per_layer == [1, 1, 1] and merged.largest_z > 6
+    near.graph.require_same(explored(near, replace(SIXTEEN, n_merge=8000), MANY).graph)  # what the message advises
+
+
+def test_states_far_below_the_noise_look_the_same():
+    """The limit: a difference that no number of deciders at hand can see."""
+    assert explored(nearer(random_world(4, 3, 2), 0.004), SIXTEEN, MANY).graph.states_per_layer == [1, 1, 1]
+
+
+def test_z_is_about_standard_normal_for_one_state():
+    """40 pairs of paths that meet."""
+    z = [v.z for seed in range(40) for v in explored(same_twice(2), SIXTEEN, MANY, seed).visits if v.merged]
+    assert len(z) == 40 and abs(sum(z)) / 40**0.5 < 4 and max(z) < 4
+
+
+def nearer(world, shift):
+    """Readings of neighbouring states of a layer are `shift` apart, where a reading is spread over 0.7."""
+    return Near(world.graph, world.number, world.rewards, world.tilt, shift=shift)
 
 
 @pytest.mark.parametrize("bad", range(3))
@@ -233,6 +295,19 @@ def test_states_off_the_grid_never_merge_silently():
         explored(Away(world.graph, world.number, world.rewards, world.tilt))
 
 
+def test_a_share_off_the_grid_that_is_allowed_is_allowed_in_every_part_of_a_sample():
+    """2 of 300 readings are, within 1 %, though both in the first quarter."""
+
+    class Straying(Tabular):
+        def emit(self, theta, state, generators):
+            x = super().emit(theta, state, generators)
+            return x + 10 * (torch.arange(x.shape[1]) < 2)[:, None]
+
+    world = random_world(4, 3, 2)
+    straying = Straying(world.graph, world.number, world.rewards, world.tilt)
+    world.graph.require_same(explored(straying, AUTO, n_dist=300).graph)
+
+
 def test_a_graph_mismatch_says_both_sizes():
     one, other = explored(same_twice(3)).graph, explored(random_world(5, 3, 2)).graph
     with pytest.raises(GraphMismatchError, match=r"3 states, per layer \[1, 1, 1\]"):
@@ -243,7 +318,7 @@ def test_a_graph_mismatch_says_both_sizes():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"n_merge": 1},
+        {"n_merge": 3},
         {"deciders": 0},
         {"band_deciders": 0},
         {"relative": 1.0},

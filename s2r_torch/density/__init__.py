@@ -6,5 +6,6 @@ windows, cells, direct, moments    how sums over windows are computed: by direct
 estimator   D_hat from samples, in one call or as a stream
 bandwidth   h, fixed before the samples it is used on are drawn
 bands       sup-norm error bars by a multiplier bootstrap
+difference  do two samples come from one density, asked of many simulators at once
 radius      an explicit, rigorous radius (theory.md 3.4)
 """
