@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from s2r_torch.errors import S2RError
+from s2r_torch.planner.certification import certification_simulators
 from s2r_torch.planner.curves import Curves, exact_crossings, log_range, real_world_curves
 from s2r_torch.planner.orders import crossings, leading_orders
 from s2r_torch.planner.schedules import Plan, Setting, loops, paper, sweep
@@ -49,6 +50,7 @@ COLORS = {
     "krishnamurthy2016": "#a0459b",
     "jiang2017": "#c8413b",
 }
+SPREADS = (0.5, 0.3, 0.1)  # of values over simulators
 WITH_REWARD = ("krishnamurthy2016", "jiang2017")
 OUTLINE = [withStroke(linewidth=3, foreground="white")]
 LABEL = {"textcoords": "offset points", "fontsize": 8.5, "ha": "right", "va": "top", "path_effects": OUTLINE}
@@ -88,6 +90,7 @@ def as_data(setting: Setting, plans: dict[str, Plan], curves: Curves, path: str 
             ],
             "orders": [asdict(crossing) for crossing in crossings(setting)],
         },
+        "certification": {str(spread): simulators_for(setting, spread) for spread in SPREADS},
         "figure": path,
     }
 
@@ -97,6 +100,7 @@ def show(console: Console, setting: Setting, plans: dict[str, Plan], curves: Cur
     console.print(budget_table(plans), "")
     console.print(order_table(setting), "")
     console.print(crossing_table(setting, curves), "")
+    console.print(certification_table(setting), "")
     if path is not None:
         console.print(f"Figure: {path}", highlight=False)
 
@@ -176,6 +180,24 @@ def crossing_table(setting: Setting, curves: Curves) -> Table:
         table.add_row(f"{NAMES[below]} (exact)", f"{NAMES[above]} (exact)", f"{epsilon:.3g}")
     if not exact:
         table.caption = "Rows are orders. The exact budgets do not cross in the range of the figure."
+    return table
+
+
+def simulators_for(setting: Setting, spread: float) -> int:
+    return certification_simulators(setting.epsilon, setting.delta, spread)
+
+
+def certification_table(setting: Setting) -> Table:
+    """What `practical` runs promise instead: a certificate from fresh simulators."""
+    sure = f"{1 - setting.delta:.0%} sure"
+    title = f"In practice: a certified value within {setting.epsilon:g} of the measured mean, {sure}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("spread of values over simulators")
+    table.add_column("fresh simulators", justify="right")
+    for spread in SPREADS:
+        largest = " (the largest possible)" if spread == 0.5 else ""
+        table.add_row(f"{spread:g}{largest}", number(simulators_for(setting, spread)))
+    table.caption = "A forecast. The certificate assumes i.i.d. theta only, and needs no real-world episode."
     return table
 
 
