@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from s2r_torch.base import ProblemSpec, StateGraph, UnlabelledWorld
 from s2r_torch.coverage import assigned, episode_plan, passages
 from s2r_torch.episodes import Ledger
 from s2r_torch.errors import RecordingError
-from s2r_torch.recording import Recording
+from s2r_torch.recording import Recording, spelt
 from s2r_torch.recording_files import read_recording, write_recording
 from s2r_torch.tables import check_ending
 
@@ -177,7 +178,13 @@ class Logbook:
 
     def note(self, **facts: object) -> None:
         """Writes the ledger alone."""
-        entry = {"real_episodes": self.ledger.counts["real"], "recorded_episodes": len(self.recording), **facts}
+        along = Counter(map(spelt, map(tuple, self.recording.actions.tolist())))
+        entry = {
+            "real_episodes": self.ledger.counts["real"],
+            "recorded_episodes": len(self.recording),
+            "by_actions": along,
+            **facts,
+        }
         partial = self.ledger_path.with_name(f".{self.ledger_path.name}.{os.getpid()}.partial")
         partial.write_text(json.dumps(entry, indent=2) + "\n")
         os.replace(partial, self.ledger_path)

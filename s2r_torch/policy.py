@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from s2r_torch.base import check_shape
+from s2r_torch.base import PredictorGroup, check_shape
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.likeness import Reference
@@ -64,8 +64,8 @@ class MetaPolicy:
         check_shape("densities", D_hat, expected if one else (None, *expected), "another grid, or another state graph")
         if not bool(torch.isfinite(D_hat).all()):
             raise ObservationError(expected="finite densities", got="NaN or inf", cause="a damaged estimate")
-        evaluator = self.ensemble.subset([self.chosen]).evaluator(D_hat[None] if one else D_hat)
-        return Policy(evaluator, self.problem, None if one else len(D_hat))
+        acting, D = self.ensemble.subset([self.chosen]), D_hat[None] if one else D_hat
+        return Policy(acting.evaluator(D), self.problem, None if one else len(D_hat), acting.groups[0], D)
 
     def condition_on(self, observations: Sequence[Tensor] | Recording) -> Policy:
         """The policy for a world's observations.
@@ -106,6 +106,8 @@ class Policy:
     _evaluator: Evaluator
     problem: Problem
     num_worlds: int | None  # B, or None for one world without that axis
+    group: PredictorGroup  # the acting predictor alone
+    D: Tensor  # [B or 1, xi, G] what it is conditioned on
 
     def q(self, step: int, x: Tensor) -> Tensor:
         """f(D, x, a) for x [n, d] (one world) or [B, n, d] (B worlds): [..., A]."""

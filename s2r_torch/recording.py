@@ -117,7 +117,7 @@ class Recording:
 
 def spelt(actions: Path) -> str:
     """A sequence of actions in words: "0 1 1"."""
-    return " ".join(map(str, actions)) or "(none)"
+    return " ".join(map(str, actions)) or "(none: look at the start only)"
 
 
 def after(path: Path) -> str:

@@ -1,30 +1,47 @@
 """Deploys a trained policy in a world that shows no reward, from its policy file alone.
 
 python scripts/deploy.py checkpoint=runs/grid/.../policy.safetensors world=grid world.seed=7
+python scripts/deploy.py checkpoint=FILE collect_only=true template=plan.csv      # what to record: a form to fill in
+python scripts/deploy.py checkpoint=FILE world=recorded world.file=yesterday.csv  # episodes that were logged
+python scripts/deploy.py checkpoint=FILE world=gym world.make=my_robot:connect log=real.csv sequential=true
 """
 
 import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads fight over shared cores
 
+import importlib
+import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
+from s2r_torch import export
+from s2r_torch.base import UnlabelledWorld
 from s2r_torch.checkpoint import family_of, load_policy
-from s2r_torch.deployment import Deployment, deploy
+from s2r_torch.collection import Logbook, Plan, missing_episodes
+from s2r_torch.deployment import Deployment, deploy, deploy_recorded
 from s2r_torch.envs import exact, make_family
 from s2r_torch.envs.family import Family
-from s2r_torch.errors import CheckpointError, S2RError
+from s2r_torch.errors import CheckpointError, S2RError, SettingError
 from s2r_torch.policy import MetaPolicy
 from s2r_torch.predictors.registry import import_plugins
+from s2r_torch.recording import Recording, spelt
+from s2r_torch.recording_files import read_recording, write_template
 from s2r_torch.rng import Seed
+from s2r_torch.stopping import Stopping
+from s2r_torch.tables import check_ending
 
 CONF = str(Path(__file__).resolve().parent.parent / "conf")
+
+
+# -- worlds ---------------------------------------------------------------------------------------------------------
 
 
 def family_for(checkpoint: str, name: str, parameters: dict) -> Family:
@@ -46,42 +63,195 @@ def family_for(checkpoint: str, name: str, parameters: dict) -> Family:
     return make_family(name, **trained["parameters"])
 
 
-def plan(policy: MetaPolicy) -> Table:
-    """What is collected: every action sequence of the cover, and how often."""
-    view = Table(title="observations to collect; no reward is needed", title_justify="left")
+def function_named(name: str):
+    """The function that `module:function` names, on the command line only; the working folder is searched, too."""
+    module, _, function = name.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        return getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingError(
+            expected="world.make=module:function",
+            got=f"{name} ({type(error).__name__}: {error})",
+            cause="a typo, or a module that is neither installed nor in the working folder",
+        ) from error
+
+
+def simulated_world(cfg: DictConfig, seen: int) -> tuple[Family, Tensor, UnlabelledWorld]:
+    """A built-in family, theta [k] of this world, and the world, which goes on after the episodes seen before."""
+    parameters = OmegaConf.to_container(cfg.world.parameters, resolve=True)
+    family = family_for(cfg.checkpoint, cfg.world.family, parameters)
+    seed = Seed.root(cfg.world.seed).child("deploy")
+    theta = family.prior(1, seed.child("theta").generator())[0]
+    stream = seed.child("world", seen) if seen else seed.child("world")  # never the same episodes again
+    return family, theta, family.world(theta, stream.generator())
+
+
+def world_of_user(cfg: DictConfig, policy: MetaPolicy) -> UnlabelledWorld:
+    """What the function world.make returns."""
+    from s2r_torch.envs.gym_world import as_world  # Gymnasium is imported for this only
+
+    arguments = OmegaConf.to_container(cfg.world.arguments, resolve=True)
+    return as_world(function_named(cfg.world.make)(**arguments), policy.problem.spec, cfg.world.seed)
+
+
+# -- what is printed --------------------------------------------------------------------------------------------------
+
+
+def plan(console: Console, policy: MetaPolicy, episodes: Plan, seen: Recording) -> None:
+    """Says what is still to be collected: action sequences, and how often each."""
+    spec, total = policy.problem.spec, sum(count for _, count in episodes)
+    if len(seen):
+        readings = _range(seen.counts(policy.problem.graph))
+        console.print(f"seen so far: {len(seen)} episodes, {readings} readings per state")
+    if not total:
+        console.print("nothing more to collect")
+        return
+    console.print(
+        f"to collect: {total} episodes, {', '.join(spec.obs_names)} at each of {spec.horizon} steps; no reward"
+    )
+    view = Table()
     view.add_column("episodes", justify="right")
     view.add_column("actions")
-    for actions in policy.cover:
-        view.add_row(str(policy.n_real), " ".join(map(str, actions)) or "(look at the start only)")
+    for actions, count in episodes:
+        view.add_row(str(count), spelt(actions))
+    console.print(view)
+
+
+def report(policy: MetaPolicy, deployment: Deployment, title: str) -> Table:
+    """What was spent, what it rests on, and what must be known of it."""
+    view = Table(title=title, title_justify="left", show_header=False)
+    view.add_row("real episodes", f"{deployment.episodes}, none with a reward")
+    view.add_row("readings per state", _range(deployment.used))
+    for look in deployment.looks:
+        verdict = "enough" if look.enough else "go on"
+        view.add_row(f"look at {look.n} per state", f"an action may lose up to {look.loss:.3g}: {verdict}")
+    for notice in deployment.notices:
+        view.add_row("note", notice)
     return view
 
 
-def report(policy: MetaPolicy, family: Family, theta, deployment: Deployment, seed: int) -> Table:
-    """What was spent, and, after the fact, what the policy is worth in this world."""
-    view = Table(title=f"{family.name}, world {seed}", title_justify="left", show_header=False)
-    view.add_row("real episodes", f"{deployment.episodes}, none with a reward")
+def promises(view: Table, checkpoint: str, deployment: Deployment) -> None:
+    """Adds whether this world is like the simulators, and what was promised of the policy."""
+    view.add_row("like the simulators", str(deployment.likeness))
+
+
+def after_the_fact(view: Table, policy: MetaPolicy, deployment: Deployment, family: Family, theta: Tensor) -> None:
+    """Adds what the policy is worth in a simulated world, where the family knows."""
     truth = family.truth(theta[None])
     if truth is not None:
         value = float(exact.policy_values(truth, policy.condition(deployment.D_real[None]).act)[0, 0])
         best = float(exact.optimal(truth)[0][0, 0])
         view.add_row("value of the policy", f"{value:.4f}, of {best:.4f} optimal in this world (after the fact)")
-    return view
+
+
+def _range(numbers: Tensor) -> str:
+    low, high = int(numbers.min()), int(numbers.max())
+    return str(low) if low == high else f"{low} to {high}"
+
+
+# -- the stages -------------------------------------------------------------------------------------------------------
+
+
+def check(cfg: DictConfig) -> None:
+    """Refuses contradictions before anything is loaded or drawn."""
+    for key in ("checkpoint", "world.file", "world.make"):
+        group, _, name = key.rpartition(".")
+        node = cfg[group] if group else cfg
+        needed = not group or not cfg.collect_only
+        if needed and name in node and OmegaConf.is_missing(node, name):
+            raise SettingError(expected=f"{key}=...", got="nothing", cause="a setting that has no default")
+    if cfg.log and cfg.world.kind == "recorded":
+        raise SettingError(
+            expected="log=... with a live world", got="world=recorded", cause="recorded episodes are in world.file"
+        )
+    for path, ending in ((cfg.log, check_ending), (cfg.template, check_ending), (cfg.export, export.check_ending)):
+        if path:
+            ending(path)
+
+
+def seen_before(cfg: DictConfig, policy: MetaPolicy) -> tuple[Recording, Logbook | None]:
+    """Episodes that are there already, and the logbook of a live world."""
+    spec = policy.problem.spec
+    if cfg.world.kind == "recorded" and not OmegaConf.is_missing(cfg.world, "file"):
+        return read_recording(cfg.world.file, spec, short_episodes=cfg.world.short_episodes), None
+    if cfg.log:
+        logbook = Logbook(cfg.log, spec)
+        return logbook.recording, logbook
+    return Recording.empty(spec), None
+
+
+def deploy_live(
+    cfg: DictConfig, policy: MetaPolicy, world: UnlabelledWorld, logbook: Logbook | None, stopping: Stopping | None
+) -> Deployment:
+    """Deploys in a live world; the ledger says how it ended, whatever happens."""
+    if logbook is None:
+        return deploy(policy, world, stopping=stopping, refuse=cfg.refuse)
+    facts = {"status": "interrupted"}
+    try:
+        deployment = deploy(
+            policy,
+            world,
+            logbook.ledger,
+            recording=logbook.recording,
+            save=lambda recording: logbook.save(recording, status="collecting"),
+            stopping=stopping,
+            refuse=cfg.refuse,
+        )
+        facts = {"status": "complete", "looks": [asdict(look) for look in deployment.looks]}
+        return deployment
+    except S2RError as error:
+        facts = {"status": f"{type(error).__name__}: {error}"}
+        raise
+    finally:
+        logbook.note(**facts)
+
+
+def run(cfg: DictConfig, console: Console) -> None:
+    check(cfg)
+    import_plugins(cfg.plugins)
+    policy = load_policy(cfg.checkpoint)
+    seen, logbook = seen_before(cfg, policy)
+    episodes = missing_episodes(seen, policy.problem.graph, policy.cover, policy.n_real)
+    plan(console, policy, episodes, seen)
+    if cfg.template:
+        write_template(cfg.template, episodes, policy.problem.spec)
+        console.print(f"template with empty readings written to {cfg.template}", soft_wrap=True, highlight=False)
+    if cfg.collect_only:
+        return
+    stopping = Stopping(**cfg.stopping) if cfg.sequential else None
+    family = theta = None
+    if cfg.world.kind == "recorded":
+        chosen = {"minimum": cfg.world.minimum, "every_reading": cfg.world.every_reading}
+        deployment = deploy_recorded(policy, seen, **chosen, stopping=stopping, refuse=cfg.refuse)
+        title = str(cfg.world.file)
+    elif cfg.world.kind == "gym":
+        deployment = deploy_live(cfg, policy, world_of_user(cfg, policy), logbook, stopping)
+        title = cfg.world.make
+    else:
+        family, theta, world = simulated_world(cfg, len(seen))
+        deployment = deploy_live(cfg, policy, world, logbook, stopping)
+        title = f"{family.name}, world {cfg.world.seed}"
+    view = report(policy, deployment, title)
+    promises(view, cfg.checkpoint, deployment)
+    if family is not None:
+        after_the_fact(view, policy, deployment, family, theta)
+    console.print(view)
+    if cfg.export:
+        export.export_policy(deployment.policy, cfg.export)
+        console.print(f"policy of this world written to {cfg.export}", soft_wrap=True, highlight=False)
 
 
 @hydra.main(version_base="1.3", config_path=CONF, config_name="deploy")
 def main(cfg: DictConfig) -> None:
     console = Console()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service that is stopped is interrupted, not killed
     try:
-        import_plugins(cfg.plugins)
-        policy = load_policy(cfg.checkpoint)
-        parameters = OmegaConf.to_container(cfg.world.parameters, resolve=True)
-        family = family_for(cfg.checkpoint, cfg.world.family, parameters)
-        console.print(plan(policy))
-        seed = Seed.root(cfg.world.seed).child("deploy")
-        theta = family.prior(1, seed.child("theta").generator())[0]
-        deployment = deploy(policy, family.world(theta, seed.child("world").generator()))
-        console.print(report(policy, family, theta, deployment, cfg.world.seed))
+        run(cfg, console)
     except KeyboardInterrupt:
+        kept = f"; what was seen is in {cfg.log}: the same command goes on from there" if cfg.log else ""
+        console.print(f"interrupted{kept}", soft_wrap=True, highlight=False)
         sys.exit(130)
     except S2RError as error:
         console.print(f"[bold red]{type(error).__name__}[/]: {error}", soft_wrap=True, highlight=False)

@@ -277,6 +277,13 @@ def usable_actions(env: gymnasium.Env, horizon: int) -> int:
     Raises:
         SettingError: a vector environment, autoreset, a time limit below H, or actions that are not discrete.
     """
+    num_actions = checked_actions(env, horizon)
+    env.close()
+    return num_actions
+
+
+def checked_actions(env: gymnasium.Env, horizon: int) -> int:
+    """As `usable_actions`, and leaves the environment open."""
 
     def refuse(expected: str, got: str, cause: str):
         raise SettingError(expected=expected, got=got, cause=cause)
@@ -295,7 +302,6 @@ def usable_actions(env: gymnasium.Env, horizon: int) -> int:
         layer = layer.env
     if not isinstance(env.action_space, gymnasium.spaces.Discrete):
         refuse("a Discrete action space", str(env.action_space), "continuous or composite actions: list a few of them")
-    env.close()
     return int(env.action_space.n)
 
 
