@@ -1,6 +1,6 @@
 """Measures what no test should assert: gates over many seeds, speed and memory, side by side with peers and limits.
 
-    python scripts/bench.py acceptance                  # every gate; about an hour on 2 cores
+    python scripts/bench.py acceptance                  # every gate; about two hours on 2 cores
     python scripts/bench.py acceptance --gates grid --seeds 3
 
 Each command lives in scripts/bench_NAME.py, which has `arguments(parser)` and `main(options)`.

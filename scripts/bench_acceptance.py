@@ -1,4 +1,7 @@
-"""Gates over whole runs and many seeds: what a release must reach. Prints one table; exit code 1 if a gate fails."""
+"""Gates over many seeds: what a release must reach. Prints tables; exit code 1 if a gate fails.
+
+All gates are about whole runs but one: `merging` is about explorations alone, as in `bench.py merging`.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import bench_merging
 from rich.console import Console
 from rich.table import Table
 
@@ -113,11 +117,25 @@ GATES = (
     Gate("grid-paper", ("+experiment=grid", "rule=paper"), "nothing eliminated, said", eliminates_nothing_and_says_so),
 )
 
+MERGING, MERGING_SEEDS = "merging", 200
+NAMES = (*(gate.name for gate in GATES), MERGING)
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--gates", default="all", help="comma-separated names: " + ", ".join(g.name for g in GATES))
+    parser.add_argument(
+        "--gates", type=names, default=NAMES, help="comma-separated, all if left out: " + ", ".join(NAMES)
+    )
     parser.add_argument("--seeds", type=int, help="fewer or more seeds than the gate asks for")
     parser.add_argument("--threads", type=int, default=2)
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names of gates, refused where one is unknown: a gate that is not run must not count as passed."""
+    chosen = tuple(text.split(","))
+    unknown = set(chosen) - set(NAMES)
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))} not among {', '.join(NAMES)}")
+    return chosen
 
 
 def main(options: argparse.Namespace) -> int:
@@ -125,7 +143,7 @@ def main(options: argparse.Namespace) -> int:
     table = Table("gate", "wanted", "passed", "deployed / optimal", "blind", "list", "seconds", "GiB")
     failed = 0
     for gate in GATES:
-        if options.gates != "all" and gate.name not in options.gates.split(","):
+        if gate.name not in options.gates:
             continue
         results = []
         for seed in range(options.seeds or gate.seeds):
@@ -145,7 +163,10 @@ def main(options: argparse.Namespace) -> int:
             span([r.seconds for r in results], 0),
             span([r.gibibytes for r in results], 2),
         )
-    console.print(table)
+    if table.row_count:
+        console.print(table)
+    if MERGING in options.gates:
+        failed += bench_merging.main(bench_merging.defaults(seeds=options.seeds or MERGING_SEEDS))
     return int(failed > 0)
 
 

@@ -4,7 +4,7 @@ Every exploration draws fresh simulators, takes its bandwidth from a pilot, and 
 Merging is by the measured noise, also where the family declares zeta, unless --zeta family. A corrupted simulator shows
 uniform readings in a box that it draws anew at every reset: its density is replaced. Exit code 1 if one is wrong.
 
-    python scripts/bench.py merging                       # 200 seeds of each; about half an hour of CPU
+    python scripts/bench.py merging                       # 200 seeds of each; about an hour of CPU
     python scripts/bench.py merging --families grid --seeds 20
 """
 
@@ -101,6 +101,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--corrupted", default="0,0.05", help="shares of deciders, comma-separated")
     parser.add_argument("--zeta", choices=("auto", "family"), default="auto")
+
+
+def defaults(seeds: int) -> argparse.Namespace:
+    """The options of every family, clean and corrupted, with that many seeds of each."""
+    parser = argparse.ArgumentParser()
+    arguments(parser)
+    return parser.parse_args(["--seeds", str(seeds)])
 
 
 def main(options: argparse.Namespace) -> int:
