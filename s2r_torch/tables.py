@@ -124,6 +124,9 @@ def _damaged(path: Path, error: object, cause: str = "a copy that was cut short,
 
 def _read_csv(path: Path) -> Table:
     rows, places = [], []
+    with path.open("rb") as stream:
+        stream.seek(-1, os.SEEK_END)
+        whole = stream.read() in (b"\n", b"\r")
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets write a byte order mark
             reader = csv.reader(file, strict=True)
@@ -142,6 +145,12 @@ def _read_csv(path: Path) -> Table:
             cause="a spreadsheet that separates by semicolons or tabs",
         )
     _require_different(header, path)
+    if not whole:
+        raise RecordingError(
+            expected=f"a line break at the end of line {places[-1]}",
+            got="the end of the file",
+            cause="the file was cut short, or is still being written; if that row is whole, add the line break",
+        )
     for row, place in zip(rows[1:], places[1:], strict=True):
         if len(row) != len(header):
             cut = place == places[-1] and len(row) < len(header)
@@ -197,7 +206,7 @@ def _require_different(names: list[str], path: Path) -> None:
 
 def _read_npz(path: Path) -> Table:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             columns = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise _damaged(path, error) from error
