@@ -75,6 +75,7 @@ def save_policy(
             "off_grid_limit": estimator.off_grid_limit,
         },
         "exact": meta_policy.ensemble.exact,
+        "certified": meta_policy.ensemble.certified,  # for readers; loading asks the networks
         "groups": recipes,
         "chosen": meta_policy.chosen,
         "cover": meta_policy.cover,

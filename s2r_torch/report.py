@@ -186,7 +186,8 @@ def _draw_values(axes, summary: dict) -> None:
     axes.set_yticks(range(len(names)), [LABELS[name] for name in names])
     axes.set_xlim(0, max(numbers) * 1.22)
     axes.set_xlabel("expected total reward per episode")
-    axes.set_title(f"{summary['experiment']}: value", loc="left", fontsize=10)
+    mark = "" if summary["ensemble"]["certified"] else " (class NOT certified)"
+    axes.set_title(f"{summary['experiment']}: value{mark}", loc="left", fontsize=10)
 
 
 def _draw_survivors(axes, summary: dict) -> None:

@@ -101,6 +101,8 @@ def verdict(run: Run) -> list[str]:
             "stopped=no_progress: the last policy earned less than predicted and every state is learned; "
             "the survivor of least Bellman risk is returned"
         )
+    if not run.ensemble.certified:
+        lines.append("the class is NOT certified: nothing that rests on Assumption 4 (Lipschitz in D) is promised")
     if run.settings.rule == "calibrated":
         lines.append("rule calibrated is heuristic: its slack is measured, not proved")
     return lines

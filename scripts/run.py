@@ -22,6 +22,7 @@ from rich.console import Console
 
 from s2r_torch.errors import S2RError
 from s2r_torch.figures import exploration_figure
+from s2r_torch.learning_figure import learning_figure, surfaces
 from s2r_torch.pipeline import Run
 from s2r_torch.predictors.registry import import_plugins
 from s2r_torch.report import LiveReporter, figure, table, write_metrics
@@ -52,6 +53,9 @@ def run(cfg: DictConfig, folder: Path, console: Console) -> dict:
     _write(folder, result)
     figure(result, reporter.rows, folder / "run.png")
     exploration_figure(job.exploration, job.estimator.grid, family.spec.obs_names, folder / "exploration.png")
+    judges = job.outcome.exploration.D_hat
+    shown = surfaces(job.meta_policy, judges, job.draws.theta("judge", len(judges)))
+    learning_figure(result, reporter.rows, shown, folder / "learning.png")
     console.print(table(result))
     console.print(f"written to {folder}", soft_wrap=True, highlight=False)
     return result

@@ -20,7 +20,17 @@ LAYERS = (
     ("elimination", "calibration", "sweep", "learn_on_simulators"),
     ("collection", "stopping", "export"),
     ("sim2real", "deployment", "rehearsal", "certificate", "diagnostics", "checkpoint", "draws"),
-    ("baselines", "evaluation", "settings", "pipeline", "summary", "report", "figures", "comparison"),
+    (
+        "baselines",
+        "evaluation",
+        "settings",
+        "pipeline",
+        "summary",
+        "report",
+        "figures",
+        "comparison",
+        "learning_figure",
+    ),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
@@ -31,7 +41,7 @@ HOMES = {
     "lightning": {"predictors/training.py"},
     "gymnasium": {"envs/gym_adapter.py"},
     "safetensors": {"tensor_files.py"},
-    "matplotlib": {"report.py", "figures.py", "comparison.py"},
+    "matplotlib": {"report.py", "figures.py", "comparison.py", "learning_figure.py"},
     "pyarrow": {"tables.py"},
     "onnx": set(),  # torch.onnx needs it, and says so
 }

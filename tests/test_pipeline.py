@@ -1,11 +1,15 @@
 """Whole runs at smoke size: what they write, that they repeat bit by bit, and what they say when things go wrong."""
 
 import json
+from io import StringIO
 
 import pytest
 import torch
+from matplotlib.figure import Figure
+from rich.console import Console
 from smoke import small_settings
 
+from s2r_torch import report
 from s2r_torch.checkpoint import load_policy
 from s2r_torch.draws import Draws
 from s2r_torch.envs import make_family
@@ -13,6 +17,7 @@ from s2r_torch.envs.exact import optimal, policy_values
 from s2r_torch.errors import SettingError
 from s2r_torch.pipeline import Run, Silent, explore_family, train_predictors
 from s2r_torch.predictors import training
+from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.report import figure, table, write_metrics
 from s2r_torch.summary import partial_summary, summary
 
@@ -136,6 +141,18 @@ def test_interrupted_training_goes_on_in_its_folder(finished, tmp_path, monkeypa
     assert {path.name for path in (tmp_path / "training").iterdir()} == {"lookup.safetensors", "blind.safetensors"}
     whole = grid_run(folder=tmp_path)
     assert without_seconds(whole) == without_seconds(finished) and not (tmp_path / "training").exists()
+
+
+def test_a_class_without_a_certificate_is_marked_everywhere(finished, monkeypatch):
+    """In the table, the summary, the notes and the figures' titles; a certified one nowhere."""
+    for certified in (True, False):
+        monkeypatch.setattr(Ensemble, "certified", certified)
+        found, console, axes = summary(finished), Console(width=200, file=StringIO()), Figure().subplots()
+        console.print(table(found))
+        report._draw_values(axes, found)
+        assert found["ensemble"]["certified"] is certified
+        assert console.file.getvalue().count("NOT certified") == (0 if certified else 2)
+        assert ("NOT certified" in axes.get_title("left")) is not certified
 
 
 def test_variants_of_one_network_are_told_apart():

@@ -1,13 +1,16 @@
 """Users' networks: five lines in a module of their own, with a certificate by construction or marked as having none."""
 
+import re
 import sys
+import textwrap
+from pathlib import Path
 
 import pytest
 import torch
 from attacks import attack, bumps, densities, make_net, problem, readings
 from torch import nn
 
-from s2r_torch.checkpoint import load_policy, save_policy
+from s2r_torch.checkpoint import load_policy, read, save_policy
 from s2r_torch.coverage import path_cover
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.kernels import make_kernel
@@ -21,15 +24,14 @@ from s2r_torch.predictors.registry import import_plugins, net_class, register, v
 from s2r_torch.predictors.training import TrainingData, TrainingSettings, fit
 from s2r_torch.rng import Seed
 
-PLUGIN = """
-from s2r_torch.predictors.embeddings import layer_means
-from s2r_torch.predictors.nets import Net, register
+README = Path(__file__).parents[1] / "README.md"
 
-@register("peaks")
-class Peaks(Net):
-    def summary(self, D):
-        return layer_means(D.amax(-1, keepdim=True), self.problem.graph.layer).flatten(1)
-"""
+
+def readme_plugin() -> str:
+    """The code block of README.md that registers `peaks`, as it stands there."""
+    blocks = re.findall(r"(?:^(?: {4}.*)?\n)+", README.read_text(), re.MULTILINE)
+    (block,) = [textwrap.dedent(block) for block in blocks if '@register("peaks")' in block]
+    return block
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +41,7 @@ def own_registry(monkeypatch):
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
-    (tmp_path / "my_networks.py").write_text(PLUGIN)
+    (tmp_path / "my_networks.py").write_text(readme_plugin())
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_networks", raising=False)
     import_plugins(["my_networks"])
@@ -114,6 +116,7 @@ def test_any_module_is_accepted_and_marked(tmp_path):
     assert not ensemble.certified and ensemble.subset([0, 1]).certified
     policy = policy_of(net)
     save_policy(tmp_path / "p.safetensors", policy)
+    assert read(tmp_path / "p.safetensors")[0]["certified"] is False
     loaded = load_policy(tmp_path / "p.safetensors").ensemble.groups[0]
     D, x = bumps(where, 3, torch.Generator().manual_seed(1)), readings(where, (3, 5), torch.Generator().manual_seed(2))
     for step in range(3):

@@ -1,0 +1,215 @@
+"""learning.png: how every member learned, who survived, and how the chosen one's policy changes with the densities."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from torch import Tensor
+
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.policy import MetaPolicy
+from s2r_torch.predictors.nets import Problem
+
+CANDIDATES = 32  # simulators among which two unlike ones are looked for
+SEEN = 0.02  # share of a layer's highest density below which no reading is to be expected
+ACTIONS = ("#2166ac", "#b2182b", "#1b7837", "#e08214", "#762a83", "#8c510a")  # colours of actions
+HALO = [withStroke(linewidth=2, foreground="white")]
+
+Rows = list[tuple[str, int, float]]  # (series, step, value), as in metrics.csv
+
+
+@dataclass(frozen=True, eq=False)
+class Surfaces:
+    """What the chosen member makes of two simulators."""
+
+    problem: Problem
+    simulators: tuple[int, ...]  # [2] their places among the judges
+    theta: Tensor  # [2, k]
+    D: Tensor  # [2, xi, G]
+    q: Tensor  # [2, H, G, A] f(D, node, a)
+
+    def seen(self, row: int, step: int) -> Tensor:
+        """The highest density of the step's states [G], as a share of its maximum."""
+        D = self.D[row, self.problem.graph.states_of(step)].amax(0)
+        return (D / D.amax().clamp(min=1e-12)).clamp(min=0)
+
+
+def surfaces(meta_policy: MetaPolicy, D_hat: Tensor, theta: Tensor) -> Surfaces:
+    """The chosen member on the whole grid, in the two simulators in which its policies differ most.
+
+    Args:
+        meta_policy: whose chosen member is looked at.
+        D_hat: `[B, xi, G]` densities of the judges.
+        theta: `[B, k]` their parameters; for titles alone.
+    """
+    problem, count = meta_policy.problem, min(len(D_hat), CANDIDATES)
+    policy, nodes = meta_policy.condition(D_hat[:count]), problem.grid.nodes.expand(count, -1, -1)
+    q = torch.stack([policy.q(step, nodes) for step in range(problem.graph.horizon)], 1)  # [B, H, G, A]
+    seen = torch.stack([D_hat[:count, problem.graph.states_of(h)].amax(1) for h in range(q.shape[1])], 1)
+    preference = ((q - q.mean(-1, keepdim=True)) * (seen > SEEN * seen.amax())[..., None]).flatten(1)
+    distance = torch.cdist(preference, preference)
+    pair = tuple(sorted(divmod(int(distance.argmax()), count)))
+    return Surfaces(problem, pair, theta[list(pair)], D_hat[list(pair)], q[list(pair)])
+
+
+def learning_figure(found: dict, rows: Rows, shown: Surfaces, path: Path) -> None:
+    """Draws learning curves, survivors, and the chosen member's values in two simulators.
+
+    Args:
+        found: the summary of a run (summary.py).
+        rows: what was recorded while it worked.
+        shown: two simulators.
+        path: the PNG file.
+    """
+    horizon = shown.problem.graph.horizon
+    figure = Figure(figsize=(min(max(10.0, 2.3 * horizon), 20.0), 9.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    top, *below = figure.subfigures(3, 1, height_ratios=(1.15, 1, 1))
+    curves, survivors = top.subplots(1, 2, width_ratios=(2, 1))
+    draw_curves(curves, rows, horizon)
+    draw_survivors(survivors, found)
+    mark = "" if found["ensemble"]["certified"] else ", NOT certified"
+    figure.suptitle(
+        f"{found['experiment']}, seed {found['seed']}: {found['net']}{mark}", x=0.01, ha="left", fontsize=12
+    )
+    for row, part in enumerate(below):
+        numbers = ", ".join(f"{value:.2f}" for value in shown.theta[row].tolist())
+        which = "The chosen member" if row == 0 else "The same member"
+        part.suptitle(
+            f"{which} in simulator {shown.simulators[row]}, whose hidden theta is ({numbers}). {_legend(shown)}",
+            x=0.01,
+            ha="left",
+            fontsize=10,
+        )
+        for step, axes in enumerate(part.subplots(1, horizon, squeeze=False)[0]):
+            draw_values(axes, shown, row, step)
+            axes.set_title(f"step {step}", fontsize=8, color="#555555")
+    figure.savefig(path, dpi=140)
+
+
+def draw_curves(axes: Axes, rows: Rows, horizon: int) -> None:
+    """Held-out Bellman risk of every member, one line per layer's fit; the last layer comes first.
+
+    A risk is against a member's own values of the next step, so only curves within a step compare.
+    """
+    members: dict[str, dict[int, list[tuple[int, float]]]] = {}
+    for name, step, value in rows:
+        kind, _, rest = name.partition("/")
+        if kind == "held_out_risk":
+            label, member = rest.rsplit("/", 1)
+            members.setdefault(label, {}).setdefault(int(member), []).append((step, value))
+    if len(members) > 1:
+        members.pop("blind", None)  # its own targets vary less: the curves do not compare
+    for i, (label, lines) in enumerate(members.items()):
+        colour = f"C{i % 10}"
+        total = max(step for points in lines.values() for step, _ in points)
+        for member, points in lines.items():
+            for layer in range(horizon):
+                low, high = total * layer / horizon, total * (layer + 1) / horizon
+                part = [(step / total * horizon, value) for step, value in points if low < step <= high]
+                if part:
+                    named = label if (member, layer) == (0, 0) else None
+                    axes.plot(*zip(*part, strict=True), lw=0.9, alpha=0.6, color=colour, label=named)
+    for layer in range(1, horizon):
+        axes.axvline(layer, color="#cccccc", lw=0.8, zorder=0)
+    axes.set_xticks([layer + 0.5 for layer in range(horizon)], [f"step {horizon - 1 - k}" for k in range(horizon)])
+    axes.tick_params(axis="x", length=0)
+    axes.set_xlim(0, horizon)
+    axes.set_yscale("log")
+    axes.set_xlabel("training goes backward: first the networks of the last step, then those before", fontsize=9)
+    axes.set_title("Bellman risk of every member on simulators that no batch uses", loc="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    if members:
+        axes.legend(frameon=False, fontsize=8)
+
+
+def draw_survivors(axes: Axes, found: dict) -> None:
+    """How many members are left after every call of TD-Eliminate, and at which state it was called."""
+    calls, size = found["elimination"]["calls"], found["ensemble"]["size"]
+    counts = [size, *(call["survivors"] for call in calls)]
+    axes.step(range(len(counts)), counts, where="post", color=ACTIONS[0])
+    axes.plot(range(len(counts)), counts, "o", color=ACTIONS[0], markersize=4)
+    for k in {0, len(counts) - 1}:
+        axes.annotate(
+            str(counts[k]), (k, counts[k]), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=9
+        )
+    shown = range(0, len(counts), max(1, math.ceil(len(counts) / 10)))
+    axes.set_xticks(list(shown), ["all" if k == 0 else f"{calls[k - 1]['state']}" for k in shown])
+    axes.set_ylim(0, size * 1.15)
+    axes.set_xlabel("calls of TD-Eliminate, by their state", fontsize=9)
+    axes.set_title(f"Survivors, rule {found['rule']}", loc="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def draw_values(axes: Axes, shown: Surfaces, row: int, step: int) -> None:
+    """f(D, x, .) of one step: lines on a line, else a map of the greedy action where readings are to be expected."""
+    problem = shown.problem
+    axes.tick_params(labelsize=7)
+    axes.set_xlabel(problem.spec.obs_names[0], fontsize=8)
+    draw = _draw_lines if problem.grid.obs_dim == 1 else _draw_map
+    draw(axes, shown, row, step)
+
+
+def _draw_lines(axes: Axes, shown: Surfaces, row: int, step: int) -> None:
+    x, seen = shown.problem.grid.axes[0].numpy(), shown.seen(row, step)
+    low, high = float(shown.q[:, step].min()), float(shown.q[:, step].max())
+    pad = 0.08 * max(high - low, 1e-3)
+    for a, q in enumerate(shown.q[row, step].T):
+        axes.plot(x, torch.where(seen > SEEN, q, torch.nan).numpy(), lw=1.6, color=ACTIONS[a % len(ACTIONS)])
+    axes.fill_between(x, low - pad, low - pad + 0.3 * (high - low) * seen.numpy(), color="#dddddd", lw=0, zorder=0)
+    axes.set_ylim(low - pad, high + pad)
+    axes.set_ylabel("value", fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_map(axes: Axes, shown: Surfaces, row: int, step: int) -> None:
+    """Colour: the greedy action; strength: its lead over the next one, where a reading is to be expected."""
+    grid = shown.problem.grid
+    best = shown.q.topk(2, -1).values
+    lead = best[..., 0] - best[..., 1]  # [2, H, G]
+    expected = torch.stack([shown.seen(r, h) > SEEN for r in range(2) for h in range(lead.shape[1])]).view_as(lead)
+    top = float(lead[expected].max().clamp(min=1e-6))
+    strength = _plane((lead[row, step] / top).clamp(max=1) * expected[row, step], grid)
+    action = _plane(shown.q[row, step].argmax(-1), grid)
+    colours = torch.tensor([_rgb(ACTIONS[a % len(ACTIONS)]) for a in range(shown.q.shape[-1])])
+    image = 1 - strength[..., None] * (1 - colours[action])  # [n_1, n_2, 3]
+    xs, ys = grid.axes[0].numpy(), grid.axes[1].numpy()
+    axes.pcolormesh(xs, ys, image.transpose(0, 1).numpy(), shading="nearest")
+    for state in shown.problem.graph.states_of(step):
+        D = _plane(shown.D[row, state], grid)
+        axes.contour(xs, ys, D.T.numpy(), levels=[0.2 * float(D.max())], colors="#555555", linewidths=0.7)
+        i, j = divmod(int(D.argmax()), len(ys))
+        axes.text(xs[i], ys[j], str(state), fontsize=8, ha="center", va="center", path_effects=HALO)
+    axes.set_aspect("equal")
+    axes.set_ylabel(shown.problem.spec.obs_names[1], fontsize=8)
+
+
+def _plane(values: Tensor, grid: DensityGrid) -> Tensor:
+    """Values [G] on the first two coordinates, the others in the middle of the box: [n_1, n_2]."""
+    values = values.view(grid.shape)
+    for size in grid.shape[2:]:
+        values = values[:, :, size // 2]
+    return values
+
+
+def _rgb(colour: str) -> list[float]:
+    return [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+
+
+def _legend(shown: Surfaces) -> str:
+    names = ("blue", "red", "green", "orange", "purple", "brown")
+    count = min(shown.problem.spec.num_actions, len(names))
+    actions = ", ".join(f"{a} {names[a]}" for a in range(count))
+    if shown.problem.grid.obs_dim == 1:
+        return f"Value of every action (action {actions});\ngrey: where readings are."
+    return (
+        f"Colour: the better action (action {actions});\n"
+        "stronger: it leads by more; white: no matter, or no readings. Outlined: where readings of a state are."
+    )
