@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,9 +14,10 @@ from torch import Tensor
 from s2r_torch.deployment import deploy
 from s2r_torch.draws import Draws
 from s2r_torch.envs import exact
-from s2r_torch.episodes import Act, rollout
+from s2r_torch.episodes import Act, Guard, rollout
 from s2r_torch.errors import GraphMismatchError
 from s2r_torch.policy import MetaPolicy
+from s2r_torch.rehearsal import densities_after
 from s2r_torch.rng import Seed
 
 BATCH = 100  # environments whose ground truth is held at once
@@ -32,36 +34,86 @@ class Deployed:
     optimal_kind: str  # "exact", or what the bound is
     num_worlds: int
     real_per_world: int  # real episodes
+    verdicts: dict[str, int]  # how many worlds were found consistent, doubtful, refused or untested
 
 
-def deploy_in(meta_policy: MetaPolicy, draws: Draws, count: int, on_world: Callable[[int], None]) -> tuple[Tensor, int]:
-    """Deploys in `count` fresh worlds, one after another (Algorithm 7): D_real [count, xi, G], episodes per world."""
-    densities, episodes = [], 0
+def deploy_in(
+    meta_policy: MetaPolicy, draws: Draws, count: int, on_world: Callable[[int], None]
+) -> tuple[Tensor, int, dict[str, int]]:
+    """Deploys in `count` fresh worlds, one after another (Algorithm 7).
+
+    Returns:
+        D_real [count, xi, G], episodes per world, and how often each verdict on a world was given.
+    """
+    densities, episodes, verdicts = [], 0, Counter()
     for w, theta in enumerate(draws.theta("worlds", count)):
         world = draws.family.world(theta, draws.seed.child("world", w).generator())
         deployed = deploy(meta_policy, world, draws.ledger, refuse=False)
         densities.append(deployed.D_real)
         episodes = deployed.episodes
+        verdicts[deployed.likeness.verdict] += 1
         on_world(w)
-    return torch.stack(densities), episodes
+    return torch.stack(densities), episodes, dict(verdicts)
 
 
-def value_deployed(meta_policy: MetaPolicy, D_real: Tensor, draws: Draws, n_rollouts: int, episodes: int) -> Deployed:
+def value_deployed(
+    meta_policy: MetaPolicy, D_real: Tensor, draws: Draws, n_rollouts: int, episodes: int, verdicts: dict[str, int]
+) -> Deployed:
     """Compares the policies conditioned on D_real [W, xi, G] with the best possible ones in the same worlds."""
     count = len(D_real)
     theta = draws.theta("worlds", count)
     act = meta_policy.condition(D_real).act
+    simulators = draws.simulators("worlds", count).for_purpose("evaluate")
+    value, optimal, kind = _values(draws, theta, simulators, act, n_rollouts, draws.seed.child("evaluate"))
+    mean, low, high = _interval(value, optimal)
+    return Deployed(mean, low, high, float(optimal.mean()), kind, count, episodes, verdicts)
+
+
+@dataclass(frozen=True)
+class Looking:
+    """What the deployed policies are worth after so many real-world episodes, on the same worlds."""
+
+    readings: tuple[int, ...]  # of every state
+    episodes: tuple[int, ...]  # along the cover, per world
+    value: tuple[float, ...]  # mean over worlds
+    low: tuple[float, ...]  # 95 % interval of the mean, from the paired gap to the optimum
+    high: tuple[float, ...]
+    optimal: float  # on these worlds; 1 where nobody knows it
+
+
+def value_of_looking(
+    meta_policy: MetaPolicy, draws: Draws, count: int, readings: Sequence[int], n_rollouts: int
+) -> Looking:
+    """Deploys in the same `count` worlds with ever more readings of every state, and values each policy."""
+    theta, seed = draws.theta("looking", count), draws.seed.child("looking")
+    simulators = draws.simulators("looking", count).for_purpose("evaluate")
+    found = []
+    for n in readings:
+        act = meta_policy.condition(densities_after(meta_policy, simulators, n, seed)).act
+        found.append(_values(draws, theta, simulators, act, n_rollouts, seed.child("values")))
+    optimal = float(found[0][1].mean())
+    intervals = [_interval(value, best) for value, best, _ in found]
+    mean, low, high = zip(*intervals, strict=True)
+    episodes = tuple(len(meta_policy.cover) * n for n in readings)
+    return Looking(tuple(readings), episodes, mean, low, high, optimal)
+
+
+def _values(
+    draws: Draws, theta: Tensor, simulators: Guard, act: Act, n_rollouts: int, seed: Seed
+) -> tuple[Tensor, Tensor, str]:
+    """Values of policies [B], the best possible ones [B], and what kind of optimum that is."""
     truth = draws.family.truth(theta)
     if truth is None:
-        simulators = draws.simulators("worlds", count).for_purpose("evaluate")
-        value = rollout(simulators, act, n_rollouts, draws.seed.child("evaluate")).returns.mean(1)
-        optimal, kind = torch.ones_like(value), "bound: an episode's total is at most 1"
-    else:
-        value, optimal, kind = exact.policy_values(truth, act)[:, 0], exact.optimal(truth)[0][:, 0], "exact"
-    gap = optimal - value
-    half = stats.t.ppf(0.975, count - 1) * float(gap.std()) / math.sqrt(count)
-    mean, best = float(value.mean()), float(optimal.mean())
-    return Deployed(mean, max(0.0, mean - half), min(best, mean + half), best, kind, count, episodes)
+        value = rollout(simulators, act, n_rollouts, seed).returns.mean(1)
+        return value, torch.ones_like(value), "bound: an episode's total is at most 1"
+    return exact.policy_values(truth, act)[:, 0], exact.optimal(truth)[0][:, 0], "exact"
+
+
+def _interval(value: Tensor, optimal: Tensor) -> tuple[float, float, float]:
+    """Mean of values [B], and its 95 % interval from the paired gap to the optimum, cut at 0 and the optimum."""
+    half = stats.t.ppf(0.975, len(value) - 1) * float((optimal - value).std()) / math.sqrt(len(value))
+    mean = float(value.mean())
+    return mean, max(0.0, mean - half), min(float(optimal.mean()), mean + half)
 
 
 @dataclass(frozen=True)

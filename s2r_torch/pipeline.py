@@ -31,7 +31,16 @@ from s2r_torch.envs.family import Family
 from s2r_torch.envs.mixture_predictors import MixturePredictors
 from s2r_torch.episodes import Guard, Ledger, Transitions, observe, try_actions
 from s2r_torch.errors import SettingError
-from s2r_torch.evaluation import Deployed, Population, check_graph, deploy_in, value_deployed, value_population
+from s2r_torch.evaluation import (
+    Deployed,
+    Looking,
+    Population,
+    check_graph,
+    deploy_in,
+    value_deployed,
+    value_of_looking,
+    value_population,
+)
 from s2r_torch.exploration import Exploration, estimate_densities, explore
 from s2r_torch.planner.budget import Budget
 from s2r_torch.policy import MetaPolicy
@@ -109,6 +118,7 @@ class Run:
     D_real: Tensor | None = None
     deployed: Deployed | None = None
     population: Population | None = None
+    looking: Looking | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
 
@@ -279,14 +289,17 @@ def deploy_worlds(run: Run) -> None:
     count = run.settings.world.num_worlds
     run.reporter.stage("deploy (Algorithm 7)", count)
     on_world = lambda w: run.reporter.advance(w + 1)  # noqa: E731
-    run.D_real, run.real_per_world = deploy_in(run.meta_policy, run.draws, count, on_world)
+    run.D_real, run.real_per_world, run.verdicts = deploy_in(run.meta_policy, run.draws, count, on_world)
 
 
 def evaluate(run: Run) -> None:
     """After the fact: what the deployed policies, the optimum and the baselines are worth."""
     world = run.settings.world
     run.reporter.stage("evaluate", None)
-    run.deployed = value_deployed(run.meta_policy, run.D_real, run.draws, world.n_rollouts, run.real_per_world)
+    run.deployed = value_deployed(
+        run.meta_policy, run.D_real, run.draws, world.n_rollouts, run.real_per_world, run.verdicts
+    )
+    run.looking = value_of_looking(run.meta_policy, run.draws, world.num_worlds, world.readings, world.n_rollouts)
     run.population = value_population(
         run.draws,
         world.population,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -35,13 +35,18 @@ def rehearse(meta_policy: MetaPolicy, simulators: Guard, n_rollouts: int, seed: 
     Cost:
         w n_real + n_rollouts episodes per simulator.
     """
-    worlds = _AsWorlds(simulators, seed.child("look"))
-    seen = collect(meta_policy, worlds)
+    seen = collect(meta_policy, _AsWorlds(simulators, seed.child("look")))
     D_hat = torch.stack([meta_policy.estimator(x) for x in seen.observations], 1)
     again = densities_again(meta_policy, seen, D_hat)
     states = tuple(s for s, _ in passages(meta_policy.problem.graph, meta_policy.cover))
     act = meta_policy.condition(D_hat).act
     return Rehearsal(D_hat, again, states, rollout(simulators, act, n_rollouts, seed.child("act")))
+
+
+def densities_after(meta_policy: MetaPolicy, simulators: Guard, n: int, seed: Seed) -> Tensor:
+    """D_hat [M, xi, G] that Deploy would estimate in M simulators if it were given n readings of every state."""
+    seen = collect(replace(meta_policy, n_real=n), _AsWorlds(simulators, seed.child("look", n)))
+    return torch.stack([meta_policy.estimator(x) for x in seen.observations], 1)
 
 
 class _AsWorlds:

@@ -124,6 +124,8 @@ def table(summary: dict) -> Table:
         f"{share:.3f} of optimal, on {value['num_worlds']} held-out worlds",
     )
     kind = "" if value["optimal_kind"] == "exact" else f"  ({value['optimal_kind']})"
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(value["verdicts"].items()))
+    view.add_row("those worlds", f"{verdicts} (like the simulators? judged before acting)")
     view.add_row("optimal there", f"{value['optimal']:.4f}{kind}")
     view.add_row(
         "over the prior",

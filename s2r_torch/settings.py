@@ -136,13 +136,20 @@ class WorldSettings:
         num_worlds: held-out worlds that the policy is deployed in, at least 2.
         population: draws of theta over which policies that need no density are valued.
         n_rollouts: episodes per world, for families that do not know exact values.
+        readings: of every state, for the curve of value against real-world episodes; ascending, at least 3 each.
     """
 
     num_worlds: int = 40
     population: int = 1000
     n_rollouts: int = 200
+    readings: tuple[int, ...] = (5, 10, 20, 50, 100, 200)
 
     def __post_init__(self):
+        object.__setattr__(self, "readings", tuple(self.readings))
+        if not self.readings or min(self.readings) < 3 or list(self.readings) != sorted(set(self.readings)):
+            raise SettingError(
+                expected="ascending numbers of readings >= 3", got=str(self.readings), cause="a typo in conf/world"
+            )
         if self.num_worlds < 2 or self.population < 2 or self.n_rollouts < 1:
             raise SettingError(
                 expected="num_worlds, population >= 2 and n_rollouts >= 1", got=str(self), cause="a typo in conf/world"

@@ -62,6 +62,8 @@ def summary(run: Run) -> dict:
             "blind": run.population.blind,
             "random": run.population.random,
             "num_worlds": run.deployed.num_worlds,
+            "verdicts": run.deployed.verdicts,
+            "looking": asdict(run.looking),
         },
         "episodes": {
             **{

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from s2r_torch.errors import S2RError
-from s2r_torch.figures import exploration_figure
+from s2r_torch.figures import exploration_figure, looking_figure
 from s2r_torch.learning_figure import learning_figure, surfaces
 from s2r_torch.pipeline import Run
 from s2r_torch.predictors.registry import import_plugins
@@ -56,6 +56,7 @@ def run(cfg: DictConfig, folder: Path, console: Console) -> dict:
     judges = job.outcome.exploration.D_hat
     shown = surfaces(job.meta_policy, judges, job.draws.theta("judge", len(judges)))
     learning_figure(result, reporter.rows, shown, folder / "learning.png")
+    looking_figure(result, folder / "value.png")
     console.print(table(result))
     console.print(f"written to {folder}", soft_wrap=True, highlight=False)
     return result
