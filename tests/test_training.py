@@ -1,6 +1,7 @@
 """Training by the Bellman risk, backward over layers: against a slow loop, and on a family whose Q* is known."""
 
 import copy
+import math
 import signal
 import warnings
 from dataclasses import replace
@@ -19,6 +20,7 @@ from s2r_torch.errors import CheckpointError, SettingError
 from s2r_torch.predictors import training
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets import Problem, net_class
+from s2r_torch.predictors.snapshots import Snapshots, not_worse
 from s2r_torch.predictors.training import TrainingData, TrainingSettings, fit, one_cycle
 from s2r_torch.rng import Seed
 
@@ -306,7 +308,7 @@ def held_out_fit(steps=20, snapshots=2, net=None, **callbacks):
     """A fit of two members on 16 simulators, the last two of which no batch uses; a check after every step."""
     where = problem("line", nodes=9)
     data = random_data(where, count=16, n=6)
-    settings = replace(TINY, steps=steps, snapshots=snapshots, batch_simulators=5)
+    settings = replace(TINY, steps=steps, snapshots=snapshots, batch_simulators=5, held_out=0.125)
     net = net or make_net("lookup", where, members=2)
     return fit(net, data, settings, Seed.root(3), **callbacks), net, data
 
@@ -337,30 +339,53 @@ def test_held_out_risks_are_of_simulators_that_no_batch_uses():
             samples = tuple(replace(t, rewards=torch.cat([t.rewards[:14], t.rewards[14:] / 2])) for t in data.samples)
             data = TrainingData(data.D, samples)
         with pytest.raises(ZeroDivisionError):
-            fit(net, data, replace(TINY, steps=20, batch_simulators=5), Seed.root(3), on_check=on_check)
+            fit(net, data, replace(TINY, steps=20, batch_simulators=5, held_out=0.125), Seed.root(3), on_check=on_check)
         torch.testing.assert_close(told["got"], told["wanted"], atol=1e-6, rtol=1e-5)
         ends.append((told["last"], told["got"]))
     assert all(torch.equal(a, b) for a, b in zip(ends[0][0].values(), ends[1][0].values(), strict=True))
     assert not torch.equal(ends[0][1], ends[1][1])
 
 
-def test_every_member_keeps_its_own_best_state_of_every_span():
-    seen, risks = {}, {}
+def test_snapshots_are_states_of_their_spans():
+    """Of every member's own steps, as seen at the checks; spans never share one."""
+    seen = {}
     net = make_net("lookup", problem("line", nodes=9), members=2)
-
-    def on_check(done, found):
-        seen[done], risks[done] = weights(net), found
-
-    trained, _, _ = held_out_fit(net=net, on_check=on_check)
-    stacked = trained.stacked()
-    assert list(risks) == list(range(1, 61))
+    trained, _, _ = held_out_fit(net=net, on_check=lambda done, risks: seen.setdefault(done, weights(net)))
+    assert list(seen) == list(range(1, 61))
     for layer, start in ((2, 0), (1, 20), (0, 40)):
         for span, f in product(range(2), range(2)):
             steps = range(start + 10 * span + 1, start + 10 * span + 11)
-            best = min(steps, key=lambda step, f=f: float(risks[step][f]))
-            for name, value in stacked.items():
-                if name.startswith(f"steps.{layer}."):
-                    assert torch.equal(value[2 * span + f], seen[best][name][f]), (name, best)
+            kept = {n: v[2 * span + f] for n, v in trained.stacked().items() if n.startswith(f"steps.{layer}.")}
+            assert any(all(torch.equal(v, seen[step][n][f]) for n, v in kept.items()) for step in steps)
+
+
+def test_a_later_state_is_kept_unless_it_is_worse():
+    """Against a loop over members: replaced unless worse by two standard errors of the pairs, or not finite."""
+    g = torch.Generator().manual_seed(0)
+    risks = torch.rand(12, 5, 6, generator=g)  # [steps, F, b]
+    risks[3, 0], risks[7, 1], risks[8:, 2] = torch.nan, torch.inf, 5.0
+    risks[0, 3] = torch.nan
+    snapshots, kept = Snapshots(12, 3), {}
+    for step in range(1, 13):
+        snapshots.look(step, {"w": torch.full((5, 1), float(step))}, risks[step - 1])
+        for f in range(5):
+            span = (step - 1) // 4
+            if (span, f) in kept:
+                before, now = risks[kept[span, f] - 1, f].tolist(), risks[step - 1, f].tolist()
+                more = [x - y for x, y in zip(now, before, strict=True)]
+                mean = sum(more) / 6
+                error = (sum((m - mean) ** 2 for m in more) / 5 / 6) ** 0.5
+                if all(map(math.isfinite, before)) and not mean <= 2 * error:
+                    continue
+            kept[span, f] = step
+    for (span, f), step in kept.items():
+        assert snapshots.kept[span]["w"][f].item() == step, (span, f)
+    assert len({kept[2, f] for f in range(5)}) > 1  # not just the last ones
+    assert snapshots.stacked()["w"].flatten().tolist() == [kept[span, f] for span in range(3) for f in range(5)]
+
+
+def test_one_simulator_has_no_error_bar():
+    assert not_worse(torch.tensor([[1.0], [3.0]]), torch.tensor([[2.0], [2.0]])).tolist() == [True, False]
 
 
 def test_a_member_that_diverges_is_kept_from_before():
@@ -414,7 +439,8 @@ def test_a_state_of_something_else_is_refused(tmp_path, monkeypatch):
     with pytest.raises(StoppedError):
         held_out_fit(state=state, on_check=stopping_at(9))
     where, seed = problem("line", nodes=9), Seed.root(3)
-    settings, data = replace(TINY, steps=20, snapshots=2, batch_simulators=5), random_data(where, count=16, n=6)
+    settings = replace(TINY, steps=20, snapshots=2, batch_simulators=5, held_out=0.125)
+    data = random_data(where, count=16, n=6)
     for part, net, other in (
         ("settings", make_net("lookup", where, members=2), (data, replace(settings, steps=30), seed)),
         ("seed", make_net("lookup", where, members=2), (data, settings, Seed.root(4))),

@@ -1,44 +1,51 @@
-"""The states of stacked members that join the class: of every span of training, each member's best."""
+"""The states of stacked members that join the class: of every span of training, the last that is not known worse."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 
+WORSE = 2.0  # standard errors by which a state must be worse to be passed over
+
 Weights = dict[str, Tensor]  # by name, the members as first axis
 
 
-class BestStates:
-    """Every member's state of least risk in each span of a layer's steps.
+class Snapshots:
+    """One state of every member for each span of a layer's steps.
 
-    The first state that is seen in a span is kept, whatever its risk; a risk that is not finite never improves on one.
+    A later state replaces the one kept of its span unless it is worse on held-out simulators, by more than `WORSE`
+    standard errors of the paired difference. So a fit that converges keeps its last, annealed state, not the luckiest
+    one, and a member that diverges is kept from before. The first state of a span is kept, whatever its risk.
 
     Args:
-        members: F.
         steps: of a layer.
         spans: how many spans of about the same length a layer's steps are cut into, at most `steps`.
     """
 
-    def __init__(self, members: int, steps: int, spans: int):
+    def __init__(self, steps: int, spans: int):
         self.ends = [round(steps * (k + 1) / spans) for k in range(spans)]  # last step of each, counted from 1
         self.kept: list[Weights] = [{} for _ in range(spans)]
-        self.best = torch.full((members,), torch.inf)  # risks [F] of what is kept of the current span
+        self.risks: Tensor | None = None  # [F, b] of what is kept of the current span
 
     def look(self, step: int, weights: Weights, risks: Tensor) -> None:
-        """Keeps the members that are better than before in the span of `step`, in 1 .. steps.
+        """Looks at the members' states after `step` steps of the layer, counted from 1.
 
         Args:
             step: steps of the layer that are done.
             weights: the layer's, [F, ...]; copied.
-            risks: `[F]`.
+            risks: `[F, b]` Bellman risks on b simulators.
         """
         kept = self.kept[next(k for k, end in enumerate(self.ends) if step <= end)]
+        first = self.risks is None
+        replaced = torch.ones_like(risks[:, 0], dtype=torch.bool) if first else not_worse(risks, self.risks)
         for name, value in weights.items():
-            better = (risks < self.best.to(risks.device)).view(-1, *[1] * (value.ndim - 1))
-            kept[name] = torch.where(better, value, kept[name]) if name in kept else value.clone()
-        self.best = torch.minimum(self.best.to(risks.device), risks.nan_to_num(torch.inf))
+            chosen = replaced.view(-1, *[1] * (value.ndim - 1))
+            kept[name] = value.clone() if first else torch.where(chosen, value, kept[name])
+        self.risks = risks if first else torch.where(replaced[:, None], risks, self.risks)
         if step in self.ends:
-            self.best = torch.full_like(self.best, torch.inf)
+            self.risks = None
 
     def stacked(self) -> Weights:
         """All snapshots as members of one class, span by span, on the CPU."""
@@ -47,12 +54,23 @@ class BestStates:
     def tensors(self) -> dict[str, Tensor]:
         """Everything to go on from, by name."""
         named = {f"{k}.{name}": value for k, kept in enumerate(self.kept) for name, value in kept.items()}
-        return {**named, "best": self.best}
+        return named if self.risks is None else {**named, "risks": self.risks}
 
     def load(self, tensors: dict[str, Tensor], device: torch.device) -> None:
         """Takes up what `tensors` gave."""
-        self.best = tensors["best"].to(device)
         for place, value in tensors.items():
             span, _, name = place.partition(".")
             if name:
                 self.kept[int(span)][name] = value.to(device)
+            else:
+                self.risks = value.to(device)
+
+
+def not_worse(risks: Tensor, before: Tensor) -> Tensor:
+    """Which members' risks [F, b] are not larger than before by more than chance explains: [F] bool.
+
+    A risk that is not finite is worse, unless it was not finite before.
+    """
+    more = risks - before
+    error = more.std(1) / math.sqrt(more.shape[1]) if more.shape[1] > 1 else torch.zeros_like(more[:, 0])
+    return (more.mean(1) <= WORSE * error) | ~torch.isfinite(before).all(1)

@@ -8,10 +8,10 @@ The layer of step h is fitted while the layers below it are frozen:
 so that targets never move while they are fitted. Members differ by their initial weights and by a bootstrap over
 simulators (`weight`).
 
-Every layer's steps are cut into `snapshots` equal spans. Of each span every member keeps its own best state, the one of
-least Bellman risk (unweighted) on simulators that no batch uses, looked at `CHECKS` times a layer and at the end of the
-span. So snapshots are states of different steps, a member that diverges late is kept from before, and V_hat comes from
-the best state of the last span. Without held-out simulators the state at the end of a span is kept.
+Every layer's steps are cut into `snapshots` equal spans, and of each span every member keeps one state (snapshots.py):
+the last one, unless simulators that no batch uses say that it is worse than an earlier one; they are asked `CHECKS`
+times a layer. So snapshots are states of different steps, a member that diverges is kept from before, and V_hat comes
+from the state kept of the last span. Without held-out simulators it is the state at the end of a span.
 
 A fit goes on where it was stopped, to the bit: batches depend on the step alone, and a state file (fit_state.py) holds
 everything else: weights, Adam's moments, V_hat and the states kept so far.
@@ -38,7 +38,7 @@ from s2r_torch.errors import SettingError
 from s2r_torch.predictors.fit_state import load_state, origin_of, save_state
 from s2r_torch.predictors.lipschitz_estimate import pairwise_lipschitz
 from s2r_torch.predictors.nets import Net
-from s2r_torch.predictors.snapshots import BestStates
+from s2r_torch.predictors.snapshots import Snapshots
 from s2r_torch.rng import Seed
 
 CHECKS = 20  # times a layer that held-out risks are looked at
@@ -58,7 +58,7 @@ class TrainingSettings:
         batch_samples: samples per state and simulator per step.
         learning_rate: peak of the one-cycle schedule.
         bootstrap: whether members weight simulators at random.
-        held_out: share of simulators, in [0, 1), that no batch uses; they tell which state of a member is kept.
+        held_out: share of simulators, in [0, 1), that no batch uses; they tell when a member gets worse.
 
     Raises:
         SettingError: a size below 1, a rate that is not positive, or a share out of range.
@@ -71,7 +71,7 @@ class TrainingSettings:
     batch_samples: int = 8
     learning_rate: float = 1e-2
     bootstrap: bool = True
-    held_out: float = 0.125
+    held_out: float = 0.0625
 
     def __post_init__(self):
         sizes = (self.members, self.snapshots, self.steps, self.batch_simulators, self.batch_samples)
@@ -194,7 +194,8 @@ class _BellmanFit(LightningModule):
         self.total_steps = settings.steps * self.graph.horizon
         self.D, self.samples = data.D.float(), data.samples
         count = self.D.shape[0]
-        self.batched = count - int(settings.held_out * count)  # simulators in batches: the first ones
+        held_out = int(settings.held_out * count)
+        self.batched = count - (held_out if held_out > 1 else 0)  # simulators in batches: the first ones
         self.V_hat = torch.zeros(net.size, count, self.graph.num_states)
         self.weight = torch.ones(net.size, count)
         if settings.bootstrap:  # Bayesian bootstrap over simulators
@@ -202,7 +203,7 @@ class _BellmanFit(LightningModule):
             self.weight = -uniform.clamp(min=1e-12).log()
         self.summary = net.standardised(self.D)
         self.layer = self.graph.horizon  # the layer in training; none yet
-        self.states = BestStates(net.size, settings.steps, settings.snapshots)
+        self.snapshots = Snapshots(settings.steps, settings.snapshots)
         self.checked = torch.zeros(0, 1 + net.size, dtype=torch.float64)  # steps done, held-out risks: for the record
         self.start, self.moments, self.saved = 0, {}, time.monotonic()
         self.origin = origin_of(net, data.tensors(), settings, seed) if state else {}
@@ -223,7 +224,7 @@ class _BellmanFit(LightningModule):
     def on_fit_start(self) -> None:
         for name in ("V_hat", "weight", "summary"):
             setattr(self, name, getattr(self, name).to(self.device))
-        self.states.load(self.states.tensors(), self.device)
+        self.snapshots.load(self.snapshots.tensors(), self.device)
 
     def training_step(self, number: int) -> Tensor:
         layer = self.graph.horizon - 1 - int(number) // self.settings.steps
@@ -239,7 +240,7 @@ class _BellmanFit(LightningModule):
     def on_train_batch_end(self, outputs, batch: int, batch_idx: int) -> None:
         done, steps = int(batch) + 1, self.settings.steps
         within = (done - 1) % steps + 1
-        if within in self.states.ends or self.batched < len(self.D) and within % max(1, steps // CHECKS) == 0:
+        if within in self.snapshots.ends or self.batched < len(self.D) and within % max(1, steps // CHECKS) == 0:
             self._check(done, within)
         if within == steps:
             self._leave()
@@ -268,17 +269,18 @@ class _BellmanFit(LightningModule):
 
     @torch.no_grad()
     def _check(self, done: int, within: int) -> None:
-        """Keeps the states of members that were never better in this span; risks of all samples held out."""
-        risks = torch.cat([_errors(q, *rest) for q, *rest in self._held_out()], 1).mean((1, 2))  # [F]
-        self.states.look(within, self._of_layer(), risks)
-        self.checked = torch.cat([self.checked, torch.cat([risks.new_tensor([done]), risks]).double().cpu()[None]])
-        self.on_check(done, self.checked[-1, 1:])
+        """Shows the members' states, and their risks on the simulators held out, to the snapshots."""
+        risks = torch.cat([_errors(q, *rest).mean(2) for q, *rest in self._held_out()], 1)  # [F, b]
+        self.snapshots.look(within, self._of_layer(), risks)
+        row = torch.cat([risks.new_tensor([done]), risks.mean(1)]).double().cpu()
+        self.checked = torch.cat([self.checked, row[None]])
+        self.on_check(done, row[1:])
 
     @torch.no_grad()
     def _leave(self) -> None:
-        """Every member's best state of the last span becomes its layer, which values its states from the same draws."""
+        """What is kept of the last span becomes the layer, which values its states from the same draws."""
         for name, value in self._of_layer().items():
-            value.copy_(self.states.kept[-1][name])
+            value.copy_(self.snapshots.kept[-1][name])
         states, n = self.x.shape[1:3]
         for b in torch.arange(len(self.D)).split(32):
             value = self._q(b).amax(-1).clamp(0, 1).unflatten(2, (states, n)).mean(-1)
@@ -319,7 +321,7 @@ class _BellmanFit(LightningModule):
         parts = {
             "net": self.net.state_dict(),
             "moments": {f"{i}.{key}": value for i, values in moments.items() for key, value in values.items()},
-            "states": self.states.tensors(),
+            "snapshots": self.snapshots.tensors(),
             "fit": {"V_hat": self.V_hat, "checked": self.checked},
         }
         save_state(self.state_file, self.origin, done, parts)
@@ -332,13 +334,13 @@ class _BellmanFit(LightningModule):
         for place, value in parts["moments"].items():
             number, _, key = place.partition(".")
             self.moments.setdefault(int(number), {})[key] = value
-        self.states.load(parts["states"], torch.device("cpu"))
+        self.snapshots.load(parts.get("snapshots", {}), torch.device("cpu"))
         self.V_hat, self.checked = parts["fit"]["V_hat"], parts["fit"]["checked"]
         for done, *risks in self.checked.tolist():
             self.on_check(int(done), torch.tensor(risks, dtype=torch.float64))
 
     def net_of_snapshots(self) -> Net:
-        stacked = self.states.stacked()
+        stacked = self.snapshots.stacked()
         return self.net.cpu().with_members({name: stacked[name] for name in self.net.stacked()})
 
 
