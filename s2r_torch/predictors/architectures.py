@@ -78,6 +78,8 @@ class MapsNet(Net):
 class MLPNet(MapsNet):
     """An MLP over the flattened densities; densities looked up at x."""
 
+    limits = "sums over the whole grid hardly tell how wide a density is, and the less the smaller C_L"
+
     def make_embedding(self, generator: torch.Generator) -> nn.Module:
         return FlatEmbedding(self.size, self.summary_size, self.width, self.declared_bound, generator)
 
@@ -86,6 +88,7 @@ class MLPNet(MapsNet):
 class LinearNet(MapsNet):
     """Learned linear functionals of the densities and look-ups, combined with weights that depend on (x, a)."""
 
+    limits = "linear functionals cannot tell how wide a density is from where it lies; a larger C_L does not help"
     default_head, default_depth = "signed", 1
 
     def make_embedding(self, generator: torch.Generator) -> nn.Module:

@@ -1,0 +1,122 @@
+"""Compares whole runs: every entry of a comparison with every seed, then one table, one figure and the rows as CSV.
+
+python scripts/compare.py compare=nets +experiment=grid
+python scripts/compare.py compare=nets +experiment=frozenlake 'compare.seeds=[0]'
+
+Finished runs are kept: started again, it goes on where it was stopped, and redoes only runs whose settings changed.
+"""
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads fight over shared cores
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import hydra
+import torch
+from hydra import compose
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from s2r_torch.comparison import comparison_figure, comparison_table, row_of, write_rows
+from s2r_torch.errors import S2RError
+from s2r_torch.pipeline import Run, Silent
+from s2r_torch.predictors.registry import import_plugins
+from s2r_torch.settings import settings_from
+from s2r_torch.summary import summary
+
+CONF = str(Path(__file__).resolve().parent.parent / "conf")
+
+
+class Bars(Silent):
+    """Two progress bars: runs done, and the stage of the current one."""
+
+    def __init__(self, console: Console, total: int):
+        columns = (TextColumn("{task.description:<48}"), BarColumn(24), TimeElapsedColumn())
+        self.progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self.runs = self.progress.add_task("runs", total=total)
+        self.current = self.progress.add_task("", total=None)
+        self.label = ""
+
+    def stage(self, name: str, total: int | None) -> None:
+        self.progress.reset(self.current, description=f"{self.label}: {name}", total=total)
+
+    def advance(self, done: int, note: str = "") -> None:
+        self.progress.update(self.current, completed=done)
+
+
+def finished(folder: Path, config: str) -> dict | None:
+    """The summary of a run that was finished with this configuration."""
+    try:
+        same = (folder / "config.yaml").read_text() == config
+        return json.loads((folder / "summary.json").read_text()) if same else None
+    except FileNotFoundError:
+        return None
+
+
+def run(cfg: DictConfig, folder: Path, reporter: Silent) -> dict:
+    """One run, from its start; its summary is written last, so that half a run is never taken for a whole one."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+    torch.set_num_threads(cfg.trainer.threads)
+    start = time.process_time()
+    settings = settings_from(OmegaConf.to_container(cfg, resolve=True))
+    found = summary(Run(settings, instantiate(cfg.env), folder, reporter).execute())
+    found["cpu_seconds"] = time.process_time() - start
+    partial = folder / ".summary.json.partial"
+    partial.write_text(json.dumps(found, indent=2) + "\n")
+    os.replace(partial, folder / "summary.json")
+    return found
+
+
+def compare(cfg: DictConfig, given: list[str], folder: Path, console: Console) -> None:
+    """All entries with all seeds; table, rows and figure of what is finished, also after an interruption."""
+    cells = [(entry, changes, seed) for seed in cfg.compare.seeds for entry, changes in cfg.compare.entries.items()]
+    title, wanted, rows = f"{cfg.compare.name} on {cfg.name}", cfg.compare.wanted, []
+    reporter = Bars(console, len(cells))
+    try:
+        with reporter.progress:
+            for entry, changes, seed in cells:
+                one = compose("run", [*cfg.compare.common, *given, *changes, f"seed={seed}"])
+                reporter.label, place = f"{entry}, seed {seed}", folder / f"{entry}-seed{seed}"
+                found = finished(place, OmegaConf.to_yaml(one, resolve=True))
+                kept = found is not None
+                found = found or run(one, place, reporter)
+                rows.append(row_of(entry, seed, found))
+                how = "kept" if kept else f"{found['cpu_seconds']:.0f} CPU s"
+                console.print(f"{reporter.label}: regret {rows[-1]['regret']:.4f} ({how})", highlight=False)
+                reporter.progress.advance(reporter.runs)
+    finally:
+        if rows:
+            write_rows(rows, folder)
+            comparison_figure(rows, title, wanted, folder / "comparison.png")
+            console.print(comparison_table(rows, title, wanted))
+            console.print(f"written to {folder}", soft_wrap=True, highlight=False)
+
+
+@hydra.main(version_base="1.3", config_path=CONF, config_name="compare")
+def main(cfg: DictConfig) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 130)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    given = [text for text in HydraConfig.get().overrides.task if not text.lstrip("+~").startswith("compare")]
+    try:
+        import_plugins(cfg.plugins)
+        compare(cfg, given, folder, console)
+    except KeyboardInterrupt:
+        console.print("interrupted; the same command goes on from here", soft_wrap=True)
+        sys.exit(130)
+    except S2RError as error:
+        console.print(f"[bold red]{type(error).__name__}[/]: {error}", soft_wrap=True, highlight=False)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
