@@ -8,6 +8,10 @@ A trained class never holds f*, so a rule that allows for noise only would elimi
 stands for the squared bias b_bar^2 of the calibrated rule. This is heuristic: it measures how unevenly the best member
 fits the simulators, not its distance from f*. Because calibration simulators and judges are exchangeable, a fresh
 simulator's excess lies below the slack with probability about the quantile, and that is all that is promised.
+
+`density_bias` is what densities alone can add to b_bar (theory.md 2.1), from a certificate and a band. The slack of a
+trained class holds their error already, having been measured on estimates of the same size: it is reported beside the
+slack and not added. An exact class has no other bias: there it is b_bar (`sim2real.gather_judges`).
 """
 
 from __future__ import annotations
@@ -88,6 +92,26 @@ def bellman_table(simulators: Guard, D_hat: Tensor, ensemble: Ensemble, n: int, 
             V_next = None if step == graph.horizon - 1 else V_hat[:, :, graph.next_state[s]]
             risks[:, :, s], V_hat[:, :, s] = evaluator.bellman_risks(step, data, V_next)
     return risks, V_hat
+
+
+def density_bias(graph: StateGraph, lipschitz_bound: float, radius: float) -> tuple[float, ...]:
+    """What errors of the densities add to b_bar at every state, at most (theory.md 2.1).
+
+        phi_D = min(1, C_L radius);    phi_D in the last layer, 2 phi_D before, where V_hat of the successor errs too
+
+    Args:
+        graph: the state graph.
+        lipschitz_bound: C_L, in units of total reward per unit of density.
+        radius: of a sup-norm band around the densities that predictors are given (`Exploration.band`).
+
+    Returns:
+        A bound per state, in units of total reward; 1 is all that a value can be.
+
+    Paper deviation:
+        A band holds 95 % of the time, at each state; omega, the noise of V_hat, is left out. Hence heuristic.
+    """
+    phi_D = min(1.0, lipschitz_bound * radius)
+    return tuple(phi_D if step == graph.horizon - 1 else 2 * phi_D for step in graph.layer.tolist())
 
 
 def calibrate(

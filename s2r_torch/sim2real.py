@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from s2r_torch.calibration import density_bias
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.elimination import Elimination, Judges, Knowledge, dfs_learn
 from s2r_torch.episodes import Guard
@@ -105,8 +106,16 @@ def gather_judges(sample: Callable[[int], Guard], ensemble: Ensemble, trial: Tri
         exploration.graph,
         ensemble,
         budget,
-        trial.elimination,
+        _with_density_bias(trial.elimination, ensemble, exploration),
         trial.seed.child("eliminate"),
         trial.on_call,
     )
     return judges, exploration
+
+
+def _with_density_bias(elimination: Elimination, ensemble: Ensemble, exploration: Exploration) -> Elimination:
+    """What the calibrated rule allows an exact class, of which nothing but its densities errs; others as they are."""
+    if elimination.rule != "calibrated" or not ensemble.exact:
+        return elimination
+    bias = density_bias(exploration.graph, float(ensemble.lipschitz_bound().max()), exploration.band)
+    return replace(elimination, slack=tuple(b**2 for b in bias))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from smoke import small_settings
 
-from s2r_torch.calibration import CalibrationSettings, bellman_table, calibrate
+from s2r_torch.calibration import CalibrationSettings, bellman_table, calibrate, density_bias
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.draws import Draws
 from s2r_torch.envs import make_family
@@ -66,6 +66,13 @@ def test_values_of_successors_enter_the_risk(calibrated):
     risks, V_hat = bellman_table(simulators, D, ensemble, 200, seed)
     assert bool((V_hat[:, :, 1:] > 0).all())
     assert float(risks[0, :, 0].mean()) < float(V_hat[0, :, 1:].mean())
+
+
+def test_density_bias_is_no_more_than_a_value_can_be(calibrated):
+    graph = calibrated[0].problem.graph
+    assert density_bias(graph, 2.0, 0.1) == pytest.approx((0.4, 0.2, 0.2))  # the start, and two leaves
+    assert density_bias(graph, 50.0, 0.1) == (2.0, 1.0, 1.0)
+    assert density_bias(graph, 0.0, 0.1) == (0.0, 0.0, 0.0)
 
 
 def test_settings_are_validated():

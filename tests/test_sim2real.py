@@ -136,6 +136,21 @@ def test_an_oracle_may_set_the_bias_bound_from_the_densities():
     assert gather_judges(setup.sample, setup.ensemble, setup.trial)[0].budget == setup.trial.budget
 
 
+def test_the_calibrated_rule_allows_an_exact_class_what_its_densities_err_by():
+    """C_L times the band of the judges' densities, twice where successors err too; a trained class keeps its slack."""
+    setup = Setup(5, rule="calibrated")
+    trial = replace(setup.trial, elimination=replace(setup.trial.elimination, slack=(0.25,) * 20))
+    assert gather_judges(setup.sample, setup.ensemble, trial)[0].elimination.slack == (0.25,) * 20
+    exact = replace(setup.ensemble, exact=True)
+    judges, exploration = gather_judges(setup.sample, exact, trial)
+    leaf = (float(exact.lipschitz_bound().max()) * exploration.band) ** 2
+    for state, slack in enumerate(judges.elimination.slack):
+        last = int(judges.graph.layer[state]) == judges.graph.horizon - 1
+        assert slack == pytest.approx(leaf if last else 4 * leaf)
+    other = replace(trial, elimination=Elimination("pooled"))
+    assert gather_judges(setup.sample, exact, other)[0].elimination.slack is None
+
+
 def test_an_unknown_method():
     with pytest.raises(SettingError, match=r"one of the methods \['sim2real', 'sweep'\]; got 'sim3real'"):
         method_named("sim3real")
