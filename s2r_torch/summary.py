@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 
+from s2r_torch.calibration import density_bias
 from s2r_torch.checkpoint import versions
 from s2r_torch.pipeline import Run
 
@@ -32,6 +33,7 @@ def summary(run: Run) -> dict:
             "paths": len(run.exploration.visits),
             "noise": run.exploration.noise,
             "largest_merged": run.exploration.largest_merged,
+            "largest_z": run.exploration.largest_z,
             "zeta_hat": run.exploration.zeta_hat if math.isfinite(run.exploration.zeta_hat) else None,
         },
         "ensemble": {
@@ -48,7 +50,8 @@ def summary(run: Run) -> dict:
             "stopped": learned.stopped,
             "rounds": [asdict(r) for r in learned.rounds],
             "calls": [asdict(call) for call in learned.knowledge.history],
-            "slack": list(run.calibration.slack) if run.calibration else None,
+            "slack": list(run.calibration.slack) if run.calibration else None,  # squared; measured, densities included
+            "density_bias": density_bias_of(run),  # not squared; what densities alone may add, from C_L and a band
             "value_bias": run.calibration.value_bias if run.calibration else 0.0,
         },
         "value": {
@@ -83,6 +86,14 @@ def summary(run: Run) -> dict:
         "seconds": {name: round(value, 2) for name, value in run.seconds.items()},
         "versions": versions(),
     }
+
+
+def density_bias_of(run: Run) -> list[float] | None:
+    """The density part of b_bar at every state; None where a member's C_L is not certified."""
+    if not run.ensemble.certified:
+        return None
+    bound = float(run.ensemble.lipschitz_bound().max())
+    return list(density_bias(run.exploration.graph, bound, run.outcome.exploration.band))
 
 
 def verdict(run: Run) -> list[str]:
