@@ -21,6 +21,7 @@ from s2r_torch.rehearsal import densities_after
 from s2r_torch.rng import Seed
 
 BATCH = 100  # environments whose ground truth is held at once
+MOST_WORLDS = 400  # for the curve of value against real-world episodes
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,16 @@ class Looking:
 
 
 def value_of_looking(
-    meta_policy: MetaPolicy, draws: Draws, count: int, readings: Sequence[int], n_rollouts: int
+    meta_policy: MetaPolicy, draws: Draws, population: int, few: int, readings: Sequence[int], n_rollouts: int
 ) -> Looking:
-    """Deploys in the same `count` worlds with ever more readings of every state, and values each policy."""
-    theta, seed = draws.theta("looking", count), draws.seed.child("looking")
-    simulators = draws.simulators("looking", count).for_purpose("evaluate")
+    """Deploys with ever more readings of every state, in the same worlds, and values each policy.
+
+    The worlds are the first of those that `value_population` draws: 400 of them where values are exact, else `few`.
+    """
+    theta = draws.theta("population", population)
+    theta = theta[: few if draws.family.truth(theta[:1]) is None else MOST_WORLDS]
+    seed = draws.seed.child("looking")
+    simulators = Guard(draws.family.simulators(theta, range(len(theta))), draws.ledger, "evaluate")
     found = []
     for n in readings:
         act = meta_policy.condition(densities_after(meta_policy, simulators, n, seed)).act

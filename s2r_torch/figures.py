@@ -211,10 +211,11 @@ def looking_figure(summary: dict, path: Path) -> None:
     for name, (level, colour, style) in levels.items():
         axes.axhline(level, color=colour, linestyle=style, lw=1.5, label=f"{name}, {level:.3f}")
     axes.fill_between(curve["episodes"], curve["low"], curve["high"], color=MERGED, alpha=0.2, lw=0)
-    label = f"ours, {value['deployed']:.3f} at {summary['episodes']['real_per_world']:,}"
-    axes.plot(curve["episodes"], curve["value"], "o-", color=MERGED, lw=2, label=label)
+    axes.plot(
+        curve["episodes"], curve["value"], "o-", color=MERGED, lw=2, label=f"ours, up to {curve['value'][-1]:.3f}"
+    )
     if certificate:
-        sure = f"certified, {certificate['value_lower']:.3f} ({1 - certificate['delta']:.0%})"
+        sure = f"ours, certified: {certificate['value_lower']:.3f} ({1 - certificate['delta']:.0%} sure)"
         axes.plot(summary["episodes"]["real_per_world"], certificate["value_lower"], "v", color="black", label=sure)
     axes.set_xscale("log")
     axes.set_xticks(curve["episodes"], [f"{episodes:,}" for episodes in curve["episodes"]])

@@ -299,7 +299,9 @@ def evaluate(run: Run) -> None:
     run.deployed = value_deployed(
         run.meta_policy, run.D_real, run.draws, world.n_rollouts, run.real_per_world, run.verdicts
     )
-    run.looking = value_of_looking(run.meta_policy, run.draws, world.num_worlds, world.readings, world.n_rollouts)
+    run.looking = value_of_looking(
+        run.meta_policy, run.draws, world.population, world.num_worlds, world.readings, world.n_rollouts
+    )
     run.population = value_population(
         run.draws,
         world.population,

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from s2r_torch.errors import CheckpointError
@@ -27,7 +27,7 @@ def write(path: Path, tensors: dict[str, Tensor], header: dict) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         contiguous = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-        save_file(contiguous, partial, metadata={KEY: json.dumps({**header, "tensors": sorted(tensors)})})
+        partial.write_bytes(save(contiguous, {KEY: json.dumps({**header, "tensors": sorted(tensors)})}))
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)

@@ -75,7 +75,7 @@ def test_every_episode_is_counted(finished):
     assert counts["calibrate"] == 4 * (9 * 50 * 2 + 9 * 100 + 2)  # the class and the blind one, densities, rollouts
     assert counts["real"] == 2 * 300
     assert counts["certify"] == 8 * (3 * 100 + 4 + 2 * 9 * 50)  # rehearsals, their episodes, two accurate densities
-    assert counts["evaluate"] == 2 * 3 * (5 + 10 + 20 + 50 + 100 + 200)  # the curve; this family's values are exact
+    assert counts["evaluate"] == 20 * 3 * (5 + 10 + 20 + 50 + 100 + 200)  # the curve; this family's values are exact
 
 
 def test_run_folder_has_every_stage(finished):
