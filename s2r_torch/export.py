@@ -9,6 +9,7 @@ action -1: a program has no other way to refuse.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import warnings
 from pathlib import Path
@@ -98,18 +99,22 @@ def export_policy(policy: Policy, path: Path | str) -> None:
             expected="a policy of one world", got=f"{policy.num_worlds}", cause="condition on densities [xi, G]"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    program = traced(policy)
-    if path.suffix == ".pt2":
-        torch.export.save(program, path)
-    else:
-        _onnx(program, path)
+    write = torch.export.save if path.suffix == ".pt2" else _save_onnx
+    write(traced(policy), path)
 
 
 def check_ending(path: Path | str) -> None:
     """Raises SettingError unless policies can be exported to a file with this ending."""
-    if Path(path).suffix not in ENDINGS:
+    ending = Path(path).suffix
+    if ending not in ENDINGS:
         raise SettingError(
             expected=f"a file that ends in {' or '.join(ENDINGS)}", got=str(path), cause="another kind of file"
+        )
+    if ending == ".onnx" and importlib.util.find_spec("onnxscript") is None:
+        raise SettingError(
+            expected="onnx and onnxscript, to write ONNX files",
+            got="neither",
+            cause="an optional extra: pip install 's2r_torch[onnx]', or export to a .pt2 file",
         )
 
 
@@ -126,15 +131,7 @@ def traced(policy: Policy) -> torch.export.ExportedProgram:
         )
 
 
-def _onnx(program: torch.export.ExportedProgram, path: Path) -> None:
-    try:
-        import onnxscript  # noqa: F401 (torch.onnx needs it)
-    except ImportError as error:
-        raise SettingError(
-            expected="onnx and onnxscript, to write ONNX files",
-            got=str(error),
-            cause="an optional extra: pip install 's2r_torch[onnx]', or export to a .pt2 file",
-        ) from error
+def _save_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
     names = {"input_names": ["step", "x"], "output_names": ["actions", "q"]}
     chatter = logging.getLogger("torch.onnx")
     level = chatter.level
