@@ -13,7 +13,7 @@ from s2r_torch.density.direct import kernel_values
 from s2r_torch.density.estimator import DensityEstimator, DensityGrid, DensityStream, sup_distance
 from s2r_torch.density.kernels import LegendreKernel
 from s2r_torch.density.moments import combine_moments
-from s2r_torch.errors import SettingError
+from s2r_torch.errors import ObservationError, SettingError
 
 
 def normal(shape, seed):
@@ -94,6 +94,15 @@ def test_settings_are_refused():
     stream.add(x)
     with pytest.raises(SettingError, match="moments up to degree 4"):
         sup_band_from_moments(stream, generator=rng())
+
+
+def test_one_sample_has_no_band():
+    """Its multiplier draws are all 0: a radius of 0 would promise everything."""
+    estimate, x = estimator(1), normal((1, 1), seed=6)
+    with pytest.raises(ObservationError, match="n >= 2"):
+        sup_band(estimate, x, generator=rng())
+    with pytest.raises(ObservationError, match="n >= 2"):
+        sup_band_from_moments(streamed(estimate, x), generator=rng())
 
 
 def test_quantiles_are_conservative_order_statistics():

@@ -99,6 +99,8 @@ BOX = LegendreKernel(2)
 @pytest.mark.parametrize(
     ("x", "message"),
     [
+        ([[0.0], [1.0]], "torch.Tensor; got list"),
+        (torch.zeros(3, 1, requires_grad=True), "without a gradient"),
         (torch.tensor([[0.0], [float("nan")], [float("inf")]]), r"2 of 3 with NaN or inf, the first at index \(1,\)"),
         (torch.zeros(2, 0, 1), "n >= 1 samples"),
         (torch.zeros(2, 5, 2), r"samples of shape \[..., n, 1\]"),

@@ -30,7 +30,7 @@ from torch import Tensor
 from s2r_torch.density.direct import kernel_values
 from s2r_torch.density.estimator import DensityEstimator, DensityStream
 from s2r_torch.density.moments import combine_moments, num_sums
-from s2r_torch.errors import SettingError
+from s2r_torch.errors import ObservationError, SettingError
 
 MOST_VALUES = 2**22  # float64 numbers held at once, 32 MiB
 
@@ -69,12 +69,15 @@ def sup_band(estimator: DensityEstimator, x: Tensor, num_draws: int = 1000, *, g
     Returns:
         Draws for every state `[...]`.
 
+    Raises:
+        ObservationError: fewer than 2 samples, or what no density can be estimated from.
+
     Cost:
         No episodes. From samples O(R n G) a state; from moments, where that is less, O(R) times a combination.
     """
-    _check_draws(num_draws)
-    lead, n = x.shape[:-2], x.shape[-2]
     estimator.check(x)
+    lead, n = x.shape[:-2], x.shape[-2]
+    _check_sizes(num_draws, n)
     cells = estimator.cells(x.dtype)
     states = x.reshape(-1, n, x.shape[-1])
     if n * estimator.grid.num_points > 3 * num_sums(cells) * estimator.grid.shape[-1]:  # operations per draw
@@ -98,9 +101,10 @@ def sup_band_from_moments(stream: DensityStream, num_draws: int = 1000, *, gener
         generator: consumed.
 
     Raises:
+        ObservationError: fewer than 2 samples, or what no density can be estimated from.
         SettingError: the stream keeps too few moments.
     """
-    _check_draws(num_draws)
+    _check_sizes(num_draws, stream.n)
     cells = stream.estimator.cells(stream.dtype)
     if any(p < 2 * c.num_powers - 1 for p, c in zip(stream.powers, cells, strict=True)):
         raise SettingError(
@@ -161,6 +165,10 @@ def _cell_roots(sums: Tensor, powers: list[int]) -> tuple[Tensor, Tensor]:
     return vectors * values.clamp(min=0).sqrt()[:, None, :], where
 
 
-def _check_draws(num_draws: int) -> None:
+def _check_sizes(num_draws: int, n: int) -> None:
     if num_draws < 1:
         raise SettingError(expected="num_draws >= 1", got=str(num_draws), cause="an empty budget")
+    if n < 2:
+        raise ObservationError(
+            expected="n >= 2 samples", got=str(n), cause="how far one sample errs cannot be seen from itself"
+        )

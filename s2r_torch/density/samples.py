@@ -23,8 +23,13 @@ def check_samples(x: Tensor, obs_dim: int) -> tuple[list[float], list[float]]:
     """The least and the greatest value of each column of samples `[..., n, d]`, which are floating and finite.
 
     Raises:
-        ObservationError: wrong shape or dtype, no samples, NaN or inf (how many, and where the first is).
+        ObservationError: no tensor, wrong shape or dtype, a gradient, no samples, NaN or inf (how many, and where the
+            first is).
     """
+    if not isinstance(x, Tensor):
+        raise ObservationError(
+            expected="samples in a torch.Tensor", got=type(x).__name__, cause="an array or a list: use torch.as_tensor"
+        )
     if x.ndim < 2 or x.shape[-1] != obs_dim:
         raise ObservationError(
             expected=f"samples of shape [..., n, {obs_dim}]",
@@ -34,6 +39,10 @@ def check_samples(x: Tensor, obs_dim: int) -> tuple[list[float], list[float]]:
     if x.dtype not in (torch.float32, torch.float64):
         raise ObservationError(
             expected="float32 or float64 samples", got=str(x.dtype), cause="observations were rounded"
+        )
+    if x.requires_grad:
+        raise ObservationError(
+            expected="samples without a gradient", got="requires_grad=True", cause="estimates have none: use x.detach()"
         )
     if x.numel() == 0:
         raise ObservationError(expected="n >= 1 samples", got="0", cause="an empty budget")
