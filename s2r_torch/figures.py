@@ -157,8 +157,11 @@ def draw_distances(axes: Axes, exploration: Exploration) -> None:
     thresholds = [v.threshold / v.noise for v in visits]
     if thresholds:
         low, high = min(thresholds), max(thresholds)
-        axes.axvspan(low * 0.995, high * 1.005, color="black", lw=0, zorder=0)
-        axes.text(high * 1.03, 1.47, "threshold", fontsize=8, va="top")
+        axes.axvspan(low, high, color="#cccccc", lw=0, zorder=0)  # a declared zeta is not a multiple of each noise
+        for edge in {low, high}:
+            axes.axvline(edge, color="black", lw=1.5, zorder=0)
+        label = "threshold" if high < 1.01 * low else "thresholds"
+        axes.text(high * 1.03, 1.47, label, fontsize=8, va="top")
     axes.axvline(1, color="#999999", lw=1, ls=":", zorder=0)
     axes.text(0.97, 1.47, "noise", fontsize=8, va="top", ha="right", color="#777777")
     axes.set_xscale("log")
@@ -191,7 +194,7 @@ def _words(path: tuple[int, ...]) -> str:
 
 
 def _density_title(b: int, grid: DensityGrid) -> str:
-    line = "with 95 % bands; a state's number stands where it differs most from the others"
+    line = "with 95 % bands, numbered where it stands out"
     what = line if grid.obs_dim == 1 else "darker is more likely; a state's number stands at its peak"
     return f"Simulator {b}: how its readings are spread in each state, {what}"
 
