@@ -16,6 +16,7 @@ slack and not added. An exact class has no other bias: there it is b_bar (`sim2r
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +28,7 @@ from s2r_torch.errors import SettingError
 from s2r_torch.policy import greedy_actions
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
+from s2r_torch.rules import Evidence, RuleSettings, calibrated
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,44 @@ def density_bias(graph: StateGraph, lipschitz_bound: float, radius: float) -> tu
     return tuple(phi_D if step == graph.horizon - 1 else 2 * phi_D for step in graph.layer.tolist())
 
 
+def quantile_slack(risks: Tensor, quantile: float) -> Tensor:
+    """The slack above, [xi], from risks [F, B, xi] of the calibration simulators.
+
+    The quantile is the conformal one: the ceil((B + 1) quantile)-th smallest excess, or the largest where B is too
+    small for that. `rules.calibrated` says what it promises.
+    """
+    f0 = risks.mean(1).argmin(0)  # [xi]
+    excess = risks[f0, :, torch.arange(len(f0))].T - risks.amin(0)  # [B, xi]
+    rank = min(len(excess), math.ceil((len(excess) + 1) * quantile))
+    return excess.sort(0).values[rank - 1]
+
+
+def replay(risks: Tensor, layer: Tensor, n: int, slacks: Tensor, delta: float) -> Tensor:
+    """Who would survive a backward sweep of the calibrated rule, from one table of risks, at every slack.
+
+    Args:
+        risks: `[F, B, xi]` Bellman risks of the judges, from n samples a state (`bellman_table`).
+        layer: `[xi]` the layer of each state.
+        n: samples per state and simulator.
+        slacks: `[K, xi]` squared biases to try.
+        delta: failure probability of the sweep; every state gets its share.
+
+    Returns:
+        `[K, F]` bool.
+
+    Cost:
+        No episodes: O(K F B xi) time.
+    """
+    F, B, xi = risks.shape
+    alive = torch.ones(len(slacks), F, dtype=torch.bool)
+    for state in sorted(range(xi), key=lambda s: -int(layer[s])):
+        for k, slack in enumerate(slacks[:, state].tolist()):
+            settings = RuleSettings(0.0, math.sqrt(slack), F, delta / xi)
+            evidence = Evidence(risks[alive[k], :, state], n, lambda: torch.empty(0))
+            alive[k, alive[k].clone()] = calibrated(evidence, settings).keep
+    return alive
+
+
 def calibrate(
     simulators: Guard, D_hat: Tensor, ensemble: Ensemble, settings: CalibrationSettings, seed: Seed
 ) -> Calibration:
@@ -124,11 +164,7 @@ def calibrate(
     """
     risks, V_hat = bellman_table(simulators, D_hat, ensemble, settings.n, seed.child("table"))
     pooled = risks.mean(1)  # [F, xi]
-    f0 = pooled.argmin(0)  # [xi]
-    xi = risks.shape[2]
-    of_best = risks[f0, :, torch.arange(xi)].T  # [B, xi]
-    excess = of_best - risks.amin(0)
-    slack = torch.quantile(excess, settings.quantile, dim=0)
+    slack = quantile_slack(risks, settings.quantile)
     best = int(pooled.sum(1).argmin())
     evaluator = ensemble.subset([best]).evaluator(D_hat)
     episodes = rollout(

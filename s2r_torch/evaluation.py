@@ -14,9 +14,11 @@ from torch import Tensor
 from s2r_torch.deployment import deploy
 from s2r_torch.draws import Draws
 from s2r_torch.envs import exact
+from s2r_torch.envs.family import GroundTruth
 from s2r_torch.episodes import Act, Guard, rollout
 from s2r_torch.errors import GraphMismatchError
-from s2r_torch.policy import MetaPolicy
+from s2r_torch.policy import MetaPolicy, greedy_actions
+from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rehearsal import densities_after
 from s2r_torch.rng import Seed
 
@@ -120,6 +122,21 @@ def _interval(value: Tensor, optimal: Tensor) -> tuple[float, float, float]:
     half = stats.t.ppf(0.975, len(value) - 1) * float((optimal - value).std()) / math.sqrt(len(value))
     mean = float(value.mean())
     return mean, max(0.0, mean - half), min(float(optimal.mean()), mean + half)
+
+
+def member_regrets(ensemble: Ensemble, D: Tensor, truth: GroundTruth) -> Tensor:
+    """What every member's policy loses, as a share of the optimum, over environments with densities D [B, xi, G]: [F].
+
+    Exact values of the policies conditioned on D, averaged over the environments of `truth`.
+    """
+    evaluator = ensemble.evaluator(D)
+    optimal = float(exact.optimal(truth)[0][:, 0].mean())
+
+    def value(member: int) -> float:
+        act = lambda step, x: greedy_actions(evaluator.q_of(member, step, x))  # noqa: E731
+        return float(exact.policy_values(truth, act)[:, 0].mean())
+
+    return torch.tensor([1 - value(f) / optimal for f in range(ensemble.size)], dtype=torch.float64)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,14 @@ import pytest
 import torch
 from smoke import small_settings
 
-from s2r_torch.calibration import CalibrationSettings, bellman_table, calibrate, density_bias
+from s2r_torch.calibration import (
+    CalibrationSettings,
+    bellman_table,
+    calibrate,
+    density_bias,
+    quantile_slack,
+    replay,
+)
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.draws import Draws
 from s2r_torch.envs import make_family
@@ -44,11 +51,33 @@ def test_slack_is_the_quantile_of_the_best_members_excess(calibrated):
         table = risks[:, :, s].tolist()
         best = min(range(len(table)), key=lambda f: sum(table[f]))
         excess = sorted(table[best][b] - min(row[b] for row in table) for b in range(6))
-        position = 0.75 * 5
-        low = int(position)
-        wanted = excess[low] + (position - low) * (excess[min(low + 1, 5)] - excess[low])
-        assert found.slack[s] == pytest.approx(wanted)
+        assert found.slack[s] == pytest.approx(excess[math.ceil(0.75 * 7) - 1])
     assert found.best == int(risks.mean(1).sum(1).argmin())
+
+
+def test_a_quantile_beyond_the_simulators_is_the_largest_excess():
+    risks = torch.tensor([[0.1, 0.2, 0.3], [0.3, 0.15, 0.4]])[:, :, None]  # the first is best on average
+    for quantile, wanted in ((0.5, 0.0), (0.75, 0.05), (0.9, 0.05), (1.0, 0.05)):
+        assert float(quantile_slack(risks, quantile)) == pytest.approx(wanted)
+
+
+def test_a_replayed_sweep_is_the_sweep(calibrated):
+    """Survivors at every slack, from one table, against the rule applied state by state in a loop."""
+    ensemble, simulators, D, seed = calibrated
+    risks, _ = bellman_table(simulators, D, ensemble, 300, seed)
+    layer = ensemble.problem.graph.layer
+    F, B, xi = risks.shape
+    slacks = torch.tensor([[0.0] * xi, [1e-3] * xi, [1.0, 0.0, 0.0]])
+    found = replay(risks, layer, 300, slacks, 0.1)
+    for k, slack in enumerate(slacks.tolist()):
+        alive = list(range(F))
+        for s in (1, 2, 0):  # leaves first
+            pooled = {f: float(risks[f, :, s].mean()) for f in alive}
+            noise = math.sqrt(math.log(F / (0.1 / xi)) / (2 * 300 * B))
+            limit = min(pooled.values()) + (math.sqrt(slack[s]) + noise) ** 2
+            alive = [f for f in alive if pooled[f] <= limit]
+        assert found[k].nonzero().flatten().tolist() == alive
+    assert 1 <= int(found[0].sum()) < int(found[1].sum())
 
 
 def test_f_star_hardly_overrates_itself(calibrated):

@@ -15,6 +15,7 @@ from s2r_torch.draws import Draws
 from s2r_torch.envs import make_family
 from s2r_torch.envs.exact import optimal, policy_values
 from s2r_torch.errors import SettingError
+from s2r_torch.evaluation import member_regrets
 from s2r_torch.pipeline import Run, Silent, explore_family, train_predictors
 from s2r_torch.predictors import training
 from s2r_torch.predictors.ensemble import Ensemble
@@ -207,6 +208,14 @@ def test_stages_never_share_a_draw_of_theta(finished):
     for i, one in enumerate(thetas):
         for other in thetas[i + 1 :]:
             assert not bool((one == other).any())
+
+
+def test_regrets_of_members_are_what_deployment_loses(finished):
+    truth = finished.family.truth(finished.draws.theta("worlds", 2))
+    regret = member_regrets(finished.meta_policy.ensemble, finished.D_real, truth)
+    assert len(regret) == finished.meta_policy.ensemble.size
+    lost = 1 - finished.deployed.value / finished.deployed.optimal
+    assert float(regret[finished.meta_policy.chosen]) == pytest.approx(lost, abs=1e-9)
 
 
 def test_family_without_ground_truth_is_valued_by_episodes():
