@@ -17,6 +17,7 @@ from torch import Tensor
 from s2r_torch import tensor_files
 from s2r_torch.base import PredictorGroup, ProblemSpec, StateGraph
 from s2r_torch.certificate import Certificate
+from s2r_torch.coverage import assigned
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
@@ -28,6 +29,7 @@ from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets import Net, Problem, net_class
 
 FORMAT = 1
+LARGEST = 2**14  # width or depth of a network: what is more was not written by this library
 
 
 def versions() -> dict[str, str]:
@@ -116,7 +118,7 @@ def load_policy(path: Path | str) -> MetaPolicy:
 
 def family_of(path: Path | str) -> dict | None:
     """`{"name", "parameters"}` of the family that a policy file was trained on, if it says."""
-    return read(path)[0]["family"]
+    return read(path)[0].get("family")
 
 
 def load_certificate(path: Path | str) -> Certificate | None:
@@ -157,6 +159,8 @@ def _assemble(header: dict, tensors: dict[str, Tensor]) -> MetaPolicy:
     graph = StateGraph(
         tensors["graph.next_state"], tensors["graph.layer"], tuple(tuple(path) for path in header["paths"])
     )
+    if (spec.horizon, spec.num_actions) != (graph.horizon, graph.num_actions):
+        raise ValueError(f"horizon and actions {spec.horizon}, {spec.num_actions} with a graph of other ones")
     grid = DensityGrid(tuple(tensors[f"grid.axis{j}"] for j in range(spec.obs_dim)))
     problem = Problem(spec, graph, grid)
     groups = []
@@ -177,6 +181,7 @@ def _assemble(header: dict, tensors: dict[str, Tensor]) -> MetaPolicy:
     chosen, n_real = int(header["chosen"]), int(header["n_real"])
     if not (0 <= chosen < ensemble.size and n_real >= 1):
         raise ValueError(f"member {chosen} of {ensemble.size}, n_real {n_real}")
+    assigned(graph, cover)  # refuses a cover that misses a state
     return MetaPolicy(ensemble, chosen, estimator, cover, n_real, _reference(tensors))
 
 
@@ -216,6 +221,9 @@ def _rebuild(recipe: dict, weights: dict[str, Tensor], problem: Problem) -> Pred
     """The inverse of `_dismantle`; networks are certified again."""
     if recipe["kind"] == "mixture":
         return MixturePredictors.from_recipe(recipe, problem.grid)
+    sizes = [recipe["settings"][size] for size in ("width", "depth", "x_width")]
+    if int(recipe["members"]) > sum(value.numel() for value in weights.values()) or max(sizes) > LARGEST:
+        raise ValueError(f"{recipe['members']} members of sizes {sizes}")  # before room is made for them
     net = net_class(recipe["name"])(problem, int(recipe["members"]), torch.Generator(), **recipe["settings"])
     net.load_state_dict(weights)
     net.requires_grad_(False)

@@ -27,7 +27,10 @@ def write(path: Path, tensors: dict[str, Tensor], header: dict) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         contiguous = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-        partial.write_bytes(save(contiguous, {KEY: json.dumps({**header, "tensors": sorted(tensors)})}))
+        with partial.open("wb") as file:
+            file.write(save(contiguous, {KEY: json.dumps({**header, "tensors": sorted(tensors)})}))
+            file.flush()
+            os.fsync(file.fileno())  # a power cut after the renaming must find the contents, too
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
@@ -54,7 +57,12 @@ def read(path: Path) -> tuple[dict, dict[str, Tensor]]:
             got=f"{type(error).__name__}: {error} in {path} ({path.stat().st_size} bytes)",
             cause="a copy that was cut short or damaged, or another kind of file",
         ) from error
-    missing = sorted(set(header.get("tensors", ())) ^ set(tensors))
+    listed = header.get("tensors", []) if isinstance(header, dict) else None
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise CheckpointError(
+            expected="a header that lists its tensors", got=f"another one in {path}", cause="a file edited by hand"
+        )
+    missing = sorted(set(listed) ^ set(tensors))
     if missing:
         raise CheckpointError(
             expected="every listed tensor", got=f"missing or unlisted in {path}: {missing[:5]}", cause="a damaged file"
