@@ -269,8 +269,7 @@ def _page(c: Certificate) -> str:
         f"Under further assumptions{'' if gap.proved else ' (HEURISTIC here)'}:",
         f"  3. No policy earns more than {gap.least:.3f} above it, on average over such worlds.",
         f"     Confidence {sure}, beside that of the elimination itself.",
-        "     Assumes that observations determine values (A1) and that one of the "
-        f"{gap.survivors} surviving predictors is exact (A2).",
+        f"     Assumes that observations determine values (A1) and that {_survivors(gap.survivors)} exact (A2).",
     ]
     if not gap.realizable:
         lines.append("     A trained class never holds an exact predictor: read this number as an estimate.")
@@ -285,3 +284,7 @@ def _page(c: Certificate) -> str:
         "    picked among several by these very numbers.",
     ]
     return "\n".join(lines)
+
+
+def _survivors(count: int) -> str:
+    return "the surviving predictor is" if count == 1 else f"one of the {count} surviving predictors is"
