@@ -3,12 +3,15 @@
 For deployment, all that is needed:
 
     policy = s2r_torch.load_policy("policy.safetensors")
-    deployed = s2r_torch.deploy(policy, world)              # an UnlabelledWorld; or policy.condition_on(observations)
+    deployed = s2r_torch.deploy(policy, world)                                  # a live world (UnlabelledWorld)
+    log = s2r_torch.read_recording("yesterday.csv", policy.problem.spec)        # or episodes that were logged
+    deployed = s2r_torch.deploy_recorded(policy, log)
     actions = deployed.policy.act(step, x)
 """
 
 from s2r_torch.checkpoint import load_policy, save_policy
-from s2r_torch.deployment import deploy
+from s2r_torch.deployment import deploy, deploy_recorded
+from s2r_torch.recording_files import read_recording
 
 __version__ = "0.1.0"
-__all__ = ["deploy", "load_policy", "save_policy"]
+__all__ = ["deploy", "deploy_recorded", "load_policy", "read_recording", "save_policy"]
