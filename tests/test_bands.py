@@ -71,6 +71,32 @@ def test_moments_carry_the_exact_covariance(d, nodes, order):
     assert float((Z.T @ Z - K.T @ K).abs().max()) <= 1e-12 * float((K.T @ K).max())
 
 
+@pytest.mark.parametrize("most_values", [2**22, 400])
+@pytest.mark.parametrize(("d", "nodes", "h"), [(1, 40, 0.4), (3, 11, 1.3)])
+def test_samples_agree_with_the_formula_on_the_whole_grid(d, nodes, h, most_values, monkeypatch):
+    """Nodes that no sample is near are left out, and the rest is summed in parts: nothing changes."""
+    estimate, xi = estimator(d, 2, nodes, h), normal((20, 50), seed=3)
+    x = 0.5 * normal((50, d), seed=4) - 1
+    K = estimate.normalised(kernel_values(estimate.windows(x.dtype), x), 50)
+    monkeypatch.setattr(bands, "MOST_VALUES", most_values)
+    assert bands._maxima_from_samples(estimate, x, xi).tolist() == pytest.approx(
+        (xi @ (K - K.mean(0))).abs().amax(-1).tolist()
+    )
+
+
+def test_samples_that_are_all_off_the_grid_have_a_band_of_0():
+    estimate = estimator(1, off_grid_limit=1.0)
+    assert float(sup_band(estimate, normal((20, 1), seed=5) + 50, 10, generator=rng()).radius()) == 0
+
+
+def test_four_dimensions_fit_into_memory_and_time():
+    """331,776 nodes, of which 1,000 samples are near a few thousand."""
+    grid = DensityGrid.uniform((0.0,) * 4, (2.0,) * 4, 24)
+    estimate = DensityEstimator(grid, LegendreKernel(2), (0.15,) * 4)
+    x = 1 + 0.1 * normal((1000, 4), seed=7)
+    assert float(sup_band(estimate, x, 50, generator=rng()).radius()) < 0.5 * float(estimate(x).max())
+
+
 def test_many_samples_go_through_moments():
     estimate = estimator(1)
     x = normal((20_000, 1), seed=4)

@@ -30,6 +30,7 @@ from torch import Tensor
 from s2r_torch.density.direct import kernel_values
 from s2r_torch.density.estimator import DensityEstimator, DensityStream
 from s2r_torch.density.moments import combine_moments, num_sums
+from s2r_torch.density.windows import AxisWindows
 from s2r_torch.errors import ObservationError, SettingError
 
 MOST_VALUES = 2**22  # float64 numbers held at once, 32 MiB
@@ -80,7 +81,8 @@ def sup_band(estimator: DensityEstimator, x: Tensor, num_draws: int = 1000, *, g
     _check_sizes(num_draws, n)
     cells = estimator.cells(x.dtype)
     states = x.reshape(-1, n, x.shape[-1])
-    if n * estimator.grid.num_points > 3 * num_sums(cells) * estimator.grid.shape[-1]:  # operations per draw
+    near = math.prod(len(w.middle) for w in _near(estimator, x))
+    if n * near > 3 * num_sums(cells) * estimator.grid.shape[-1]:  # operations per draw
         maxima = []
         for state in states:
             stream = DensityStream(estimator, (), x.dtype, degree=2 * max(c.num_powers for c in cells) - 2)
@@ -120,11 +122,29 @@ def sup_band_from_moments(stream: DensityStream, num_draws: int = 1000, *, gener
 
 
 def _maxima_from_samples(estimator: DensityEstimator, x: Tensor, xi: Tensor) -> Tensor:
-    """max_g |Z_g| `[R]` for samples `[n, d]` and multipliers `[R, n]`, some nodes at a time."""
-    K = kernel_values(estimator.windows(x.dtype), x)  # [n, G]
-    K = estimator.normalised(K - K.mean(0), len(x))
-    rows = max(1, MOST_VALUES // K.shape[1])
-    return torch.cat([(part @ K).abs().amax(-1) for part in xi.split(rows)])
+    """max_g |Z_g| `[R]` for samples `[n, d]` and multipliers `[R, n]`, some draws and samples at a time.
+
+    Z is 0 at nodes that no sample is near: they are left out, which is most of a grid in many dimensions.
+    """
+    windows = _near(estimator, x)
+    G = math.prod(len(w.middle) for w in windows)
+    if G == 0:  # all samples off the grid
+        return torch.zeros(len(xi), dtype=torch.float64)
+    rows = max(1, MOST_VALUES // G)
+    maxima = []
+    for part in xi.split(rows):
+        Z, total = torch.zeros(len(part), G, dtype=torch.float64), torch.zeros(G, dtype=torch.float64)
+        for weights, some in zip(part.split(rows, 1), x.split(rows), strict=True):
+            K = kernel_values(windows, some)  # [rows, G]
+            Z, total = Z.addmm_(weights, K), total + K.sum(0)
+        Z -= part.sum(1, keepdim=True) * (total / len(x))
+        maxima.append(estimator.normalised(Z, len(x)).abs().amax(-1))
+    return torch.cat(maxima)
+
+
+def _near(estimator: DensityEstimator, x: Tensor) -> list[AxisWindows]:
+    """The windows of each axis that reach into the range of samples x `[..., d]`."""
+    return [w.near(x[..., j]) for j, w in enumerate(estimator.windows(x.dtype))]
 
 
 def _maxima_from_moments(

@@ -56,6 +56,13 @@ class AxisWindows:
         q = truncated_legendre(math.ceil(kernel.order), a, b)
         return AxisWindows(bandwidth, lower.to(dtype), upper.to(dtype), nodes + (a + b) / 2 * bandwidth, q)
 
+    def near(self, x: Tensor) -> AxisWindows:
+        """Those windows that reach into the range of the samples x `[...]`; the others hold none of them."""
+        keep = (self.lower <= x.max()) & (x.min() <= self.upper)
+        return AxisWindows(
+            self.bandwidth, self.lower[keep], self.upper[keep], self.middle[keep], self.coefficients[keep]
+        )
+
     def factor(self, x: Tensor) -> Tensor:
         """The summand of every sample and node, x `[..., n]` -> `[..., n, m]` float64: the direct evaluation."""
         x = x[..., None]
