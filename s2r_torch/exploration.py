@@ -17,6 +17,7 @@ from s2r_torch.episodes import Guard, observe
 from s2r_torch.errors import AmbiguousMergeError, ExplorationError, SettingError
 from s2r_torch.rng import Seed
 
+MOST_READINGS = 2**24  # numbers observed at once, 128 MiB
 BAND_LEVEL, BAND_DRAWS = 0.95, 200
 TIMES_NOISE = 1.5  # medians of one state's distances lie at 0.3 to 0.7 of the noise, of different states above 3
 LARGEST_Z = 6.0  # of one state, a larger pooled difference has probability below 1e-5 (`density.difference`)
@@ -175,8 +176,19 @@ def estimate_densities(
     simulators: Guard, graph: StateGraph, estimator: DensityEstimator, n_dist: int, seed: Seed
 ) -> Tensor:
     """D_hat [B, xi, G] of known states: n_dist observations at the end of every state's path, on every simulator."""
-    states = (estimator(observe(simulators, path, n_dist, seed.child("density", path))) for path in graph.paths)
+    states = (_estimate(simulators, path, estimator, n_dist, seed.child("density", path)) for path in graph.paths)
     return torch.stack(list(states), 1)
+
+
+def _estimate(simulators: Guard, path: Path, estimator: DensityEstimator, n: int, seed: Seed) -> Tensor:
+    """D_hat [B, G] at a path's end; more readings than fit into memory are drawn in parts, whose estimates average."""
+    most = max(2, MOST_READINGS // (len(simulators) * simulators.spec.obs_dim))
+    count = -(-n // most)
+    if count == 1:
+        return estimator(observe(simulators, path, n, seed))
+    sizes = [n // count + (i < n % count) for i in range(count)]
+    parts = (size * estimator(observe(simulators, path, size, seed.child(i))) for i, size in enumerate(sizes))
+    return sum(parts) / n
 
 
 @dataclass(eq=False)

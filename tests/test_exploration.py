@@ -9,12 +9,13 @@ import pytest
 import torch
 from worlds import Tabular, estimator_of, layered, random_world
 
+from s2r_torch import exploration
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
 from s2r_torch.episodes import Guard, Ledger, observe
 from s2r_torch.errors import AmbiguousMergeError, ExplorationError, GraphMismatchError, ObservationError, SettingError
-from s2r_torch.exploration import MergeSettings, explore
+from s2r_torch.exploration import MergeSettings, estimate_densities, explore
 from s2r_torch.rng import Seed
 
 THETA = (-0.9, 0.1, 0.7, 0.4)
@@ -337,6 +338,21 @@ def test_few_simulators_all_decide():
     world, ledger = same_twice(2), Ledger()
     explored(world, replace(MERGE, deciders=100), theta=(0.0, 0.1), ledger=ledger)
     assert ledger.counts == {"test": 3 * 2 * MERGE.n_merge + 2 * 2 * 60}
+
+
+def test_observations_beyond_memory_are_drawn_in_parts(monkeypatch):
+    """Each part of nearly one size, from a stream of its own, counted; together n_dist. Small budgets draw at once."""
+    world, ledger, estimate = random_world(4, 2, 2), Ledger(), estimator_of(random_world(4, 2, 2))
+    guard, seed = world.guard(THETA, ledger=ledger), Seed.root(0)
+    monkeypatch.setattr(exploration, "MOST_READINGS", 4 * 40)
+    D_hat = estimate_densities(guard, world.graph, estimate, 101, seed)
+    assert ledger.counts == {"test": world.graph.num_states * 4 * 101}
+    for s, path in enumerate(world.graph.paths):
+        own = seed.child("density", path)
+        x = torch.cat([observe(guard, path, n, own.child(i)) for i, n in enumerate((34, 34, 33))], 1)
+        assert torch.allclose(D_hat[:, s], estimate(x), atol=1e-12)
+    at_once = estimate(observe(guard, (), 40, seed.child("density", ())))
+    assert torch.equal(estimate_densities(guard, world.graph, estimate, 40, seed)[:, 0], at_once)
 
 
 def test_on_visit_sees_every_path_in_order():
