@@ -157,9 +157,12 @@ def require_readings(meta_policy: MetaPolicy, recording: Recording, n: int) -> N
     counts = recording.counts(graph)
     short = (counts < n).nonzero().flatten().tolist()
     if short:
-        plan = missing_episodes(recording, graph, meta_policy.cover, n)
+        plan, n_real = missing_episodes(recording, graph, meta_policy.cover, n), meta_policy.n_real
+        noise = (
+            f" (the policy was made for {n_real}; with {n}, densities are {math.sqrt(n_real / n):.1f} times as noisy)"
+        )
         raise RecordingError(
-            expected=f"at least {n} readings of every state",
+            expected=f"at least {n} readings of every state{noise if n < n_real else ''}",
             got=_listed([f"{int(counts[s])} {after(graph.paths[s])}" for s in short]),
             cause="episodes still to be run: " + _listed([f"{count} of {spelt(actions)}" for actions, count in plan]),
         )

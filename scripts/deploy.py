@@ -24,12 +24,13 @@ from torch import Tensor
 
 from s2r_torch import export
 from s2r_torch.base import UnlabelledWorld
-from s2r_torch.checkpoint import family_of, load_policy
+from s2r_torch.checkpoint import family_of, load_certificate, load_policy
 from s2r_torch.collection import Logbook, Plan, missing_episodes
 from s2r_torch.deployment import Deployment, deploy, deploy_recorded
 from s2r_torch.envs import exact, make_family
 from s2r_torch.envs.family import Family
 from s2r_torch.errors import CheckpointError, S2RError, SettingError
+from s2r_torch.likeness import CONSISTENT
 from s2r_torch.policy import MetaPolicy
 from s2r_torch.predictors.registry import import_plugins
 from s2r_torch.recording import Recording, spelt
@@ -92,8 +93,16 @@ def world_of_user(cfg: DictConfig, policy: MetaPolicy) -> UnlabelledWorld:
     """What the function world.make returns."""
     from s2r_torch.envs.gym_world import as_world  # Gymnasium is imported for this only
 
-    arguments = OmegaConf.to_container(cfg.world.arguments, resolve=True)
-    return as_world(function_named(cfg.world.make)(**arguments), policy.problem.spec, cfg.world.seed)
+    connect, arguments = function_named(cfg.world.make), OmegaConf.to_container(cfg.world.arguments, resolve=True)
+    try:
+        made = connect(**arguments)
+    except Exception as error:
+        raise SettingError(
+            expected=f"a world from {cfg.world.make}",
+            got=f"{type(error).__name__}: {error}",
+            cause="a fault in that function, or wrong world.arguments",
+        ) from error
+    return as_world(made, policy.problem.spec, cfg.world.seed)
 
 
 # -- what is printed --------------------------------------------------------------------------------------------------
@@ -124,6 +133,7 @@ def report(policy: MetaPolicy, deployment: Deployment, title: str) -> Table:
     view = Table(title=title, title_justify="left", show_header=False)
     view.add_row("real episodes", f"{deployment.episodes}, none with a reward")
     view.add_row("readings per state", _range(deployment.used))
+    view.add_row("like the simulators", str(deployment.likeness))
     for look in deployment.looks:
         verdict = "enough" if look.enough else "go on"
         view.add_row(f"look at {look.n} per state", f"an action may lose up to {look.loss:.3g}: {verdict}")
@@ -132,9 +142,21 @@ def report(policy: MetaPolicy, deployment: Deployment, title: str) -> Table:
     return view
 
 
-def promises(view: Table, checkpoint: str, deployment: Deployment) -> None:
-    """Adds whether this world is like the simulators, and what was promised of the policy."""
-    view.add_row("like the simulators", str(deployment.likeness))
+def promises(console: Console, checkpoint: str, deployment: Deployment) -> None:
+    """Prints the certificate, where it covers this deployment; never without a warning in a world that is doubtful."""
+    certificate = load_certificate(checkpoint)
+    if certificate is None:
+        console.print("no certificate: nothing was promised of this policy")
+    elif not deployment.as_trained:
+        console.print("no certificate: it covers a fixed number of readings of every state, not this deployment")
+    else:
+        if deployment.likeness.verdict != CONSISTENT:
+            console.print(
+                f"[bold red]WARNING[/]: this world is {deployment.likeness.verdict}. What follows is promised for "
+                "worlds like the simulators, and may not hold here.",
+                highlight=False,
+            )
+        console.print(certificate.page(), highlight=False, soft_wrap=True, markup=False)
 
 
 def after_the_fact(view: Table, policy: MetaPolicy, deployment: Deployment, family: Family, theta: Tensor) -> None:
@@ -160,7 +182,7 @@ def check(cfg: DictConfig) -> None:
         group, _, name = key.rpartition(".")
         node = cfg[group] if group else cfg
         needed = not group or not cfg.collect_only
-        if needed and name in node and OmegaConf.is_missing(node, name):
+        if needed and OmegaConf.is_missing(node, name):
             raise SettingError(expected=f"{key}=...", got="nothing", cause="a setting that has no default")
     if cfg.log and cfg.world.kind == "recorded":
         raise SettingError(
@@ -180,6 +202,14 @@ def seen_before(cfg: DictConfig, policy: MetaPolicy) -> tuple[Recording, Logbook
         logbook = Logbook(cfg.log, spec)
         return logbook.recording, logbook
     return Recording.empty(spec), None
+
+
+def stopping_from(cfg: DictConfig) -> Stopping | None:
+    """When to stop looking; None where that was not asked for."""
+    try:
+        return Stopping(**cfg.stopping) if cfg.sequential else None
+    except TypeError as error:
+        raise SettingError(expected="the fields of stopping", got=str(error), cause="a typo") from error
 
 
 def deploy_live(
@@ -220,7 +250,7 @@ def run(cfg: DictConfig, console: Console) -> None:
         console.print(f"template with empty readings written to {cfg.template}", soft_wrap=True, highlight=False)
     if cfg.collect_only:
         return
-    stopping = Stopping(**cfg.stopping) if cfg.sequential else None
+    stopping = stopping_from(cfg)
     family = theta = None
     if cfg.world.kind == "recorded":
         chosen = {"minimum": cfg.world.minimum, "every_reading": cfg.world.every_reading}
@@ -234,10 +264,10 @@ def run(cfg: DictConfig, console: Console) -> None:
         deployment = deploy_live(cfg, policy, world, logbook, stopping)
         title = f"{family.name}, world {cfg.world.seed}"
     view = report(policy, deployment, title)
-    promises(view, cfg.checkpoint, deployment)
     if family is not None:
         after_the_fact(view, policy, deployment, family, theta)
     console.print(view)
+    promises(console, cfg.checkpoint, deployment)
     if cfg.export:
         export.export_policy(deployment.policy, cfg.export)
         console.print(f"policy of this world written to {cfg.export}", soft_wrap=True, highlight=False)
