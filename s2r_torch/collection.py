@@ -90,6 +90,7 @@ class Collector:
         cover: action sequences that visit every state.
         recording: what was seen before.
         save: called with all that was seen, after batches and at the end, whatever happens.
+        check: called with (state, readings) at every step; raises where no further episode can help.
     """
 
     def __init__(
@@ -99,8 +100,9 @@ class Collector:
         cover: tuple[Actions, ...],
         recording: Recording | None = None,
         save: Callable[[Recording], None] = lambda recording: None,
+        check: Callable[[int, Tensor], None] = lambda state, x: None,
     ):
-        self.world, self.graph, self.cover = world, graph, cover
+        self.world, self.graph, self.cover, self._check = world, graph, cover, check
         self._parts = [Recording.empty(world.spec) if recording is None else recording]
         self._save, self._saved_at = save, time.monotonic()
 
@@ -137,8 +139,10 @@ class Collector:
         seen = []
         try:
             seen.append(self.world.reset(n))
-            for a in actions:
+            self._check(0, seen[-1])
+            for step, a in enumerate(actions):
                 seen.append(self.world.step(torch.full((n,), a, dtype=torch.int64)))
+                self._check(self.graph.end(actions[: step + 1]), seen[-1])
         finally:
             if seen:
                 self._parts.append(Recording.of(actions, seen))

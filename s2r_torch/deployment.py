@@ -106,7 +106,7 @@ def deploy(
     require_same_problem(meta_policy, world)
     graph = meta_policy.problem.graph
     guarded = GuardedWorld(world, Ledger() if ledger is None else ledger)
-    collector = Collector(guarded, graph, meta_policy.cover, recording, save)
+    collector = Collector(guarded, graph, meta_policy.cover, recording, save, off_grid_watch(meta_policy))
     return _condition(meta_policy, collector.until, meta_policy.n_real, stopping, refuse)
 
 
@@ -178,6 +178,20 @@ def require_same_problem(meta_policy: MetaPolicy, world: UnlabelledWorld) -> Non
                 got=f"{theirs}",
                 cause="another world, or another version of its sensors",
             )
+
+
+def off_grid_watch(meta_policy: MetaPolicy) -> Callable[[int, Tensor], None]:
+    """A check of readings [n, d] of a state that raises ObservationError as soon as too many of them are off the grid.
+
+    No later reading could mend that, so no further episode is spent on it.
+    """
+    estimator, off = meta_policy.estimator, torch.zeros(meta_policy.problem.graph.num_states, dtype=torch.int64)
+
+    def check(state: int, x: Tensor) -> None:
+        off[state] += estimator.count_off_grid(x)
+        estimator.check_off_grid(off[state], meta_policy.n_real)
+
+    return check
 
 
 def collect(meta_policy: MetaPolicy, world: UnlabelledWorld) -> Collection:

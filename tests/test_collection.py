@@ -126,3 +126,21 @@ def test_a_collector_goes_on_where_it_was():
         recording = collector.until(n)
         assert bool((recording.counts(GRAPH) >= n).all()) and len(recording) == n * len(COVER)
     assert isinstance(recording, Recording) and world.sizes == [3] * len(COVER) + [2] * len(COVER) + [4] * len(COVER)
+
+
+def test_readings_off_the_grid_end_the_search_at_once():
+    """Metres instead of millimetres: seen in the first readings, so no further episode is spent."""
+    ledger, inner = Ledger(), WORLD.world(0.2, seed=1)
+
+    class InMillimetres:
+        spec = inner.spec
+
+        def reset(self, n):
+            return 1000 * inner.reset(n)
+
+        def step(self, actions):
+            pytest.fail("a step after readings that cannot be used")
+
+    with pytest.raises(ObservationError, match="off the grid"):
+        deploy(META, InMillimetres(), ledger)
+    assert ledger.counts["real"] == META.n_real and len(META.cover) > 1
