@@ -424,8 +424,13 @@ def test_a_fit_goes_on_to_the_bit(stops, tmp_path, monkeypatch):
     for stop in stops:
         with pytest.raises(StoppedError):
             held_out_fit(state=state, on_check=stopping_at(stop))
-    trained, _, _ = held_out_fit(state=state, on_check=lambda done, risks: told.append(done))
-    assert told == list(range(1, 61))  # what came before is told again
+    steps = []
+    trained, _, _ = held_out_fit(
+        state=state,
+        on_step=lambda done, total, risk: steps.append(done),
+        on_check=lambda done, risks: told.append(done),
+    )
+    assert told == list(range(1, 61)) and steps == [20, 40, 60]  # what came before is told again
     for name, value in whole.state_dict().items():
         assert torch.equal(value, trained.state_dict()[name]), name
     monkeypatch.setattr(training, "Trainer", None)  # a finished fit is read, not repeated

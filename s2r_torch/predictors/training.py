@@ -119,7 +119,8 @@ def fit(
         accelerator: `cpu` or `gpu`.
         logger: a Lightning logger, or False.
         on_step: called every 20 steps and at the end with (steps done, steps in all, mean Bellman risk).
-        on_check: called with (steps done, risks [F]) when held-out risks are looked at; told again when a fit goes on.
+        on_check: called with (steps done, risks [F]) when held-out risks are looked at. Both are told again what came
+            before when a fit goes on.
         folder: Lightning's working folder.
         state: file to go on from, if it is there, and to write to every `SAVE_SECONDS` and at the end.
 
@@ -204,7 +205,8 @@ class _BellmanFit(LightningModule):
         self.summary = net.standardised(self.D)
         self.layer = self.graph.horizon  # the layer in training; none yet
         self.snapshots = Snapshots(settings.steps, settings.snapshots)
-        self.checked = torch.zeros(0, 1 + net.size, dtype=torch.float64)  # steps done, held-out risks: for the record
+        self.checked = torch.zeros(0, 1 + net.size, dtype=torch.float64)  # steps done, held-out risks: what was told
+        self.told = torch.zeros(0, 2, dtype=torch.float64)  # steps done, mean Bellman risk
         self.start, self.moments, self.saved = 0, {}, time.monotonic()
         self.origin = origin_of(net, data.tensors(), settings, seed) if state else {}
         if state and state.exists():
@@ -245,7 +247,9 @@ class _BellmanFit(LightningModule):
         if within == steps:
             self._leave()
         if done % EVERY == 0 or done == self.total_steps:
-            self.on_step(done, self.total_steps, float(outputs["loss"]) / self.net.size)
+            risk = float(outputs["loss"]) / self.net.size
+            self.told = torch.cat([self.told, torch.tensor([[done, risk]], dtype=torch.float64)])
+            self.on_step(done, self.total_steps, risk)
         if self.state_file and (time.monotonic() - self.saved > SAVE_SECONDS or done == self.total_steps):
             self._save(done)
 
@@ -322,7 +326,7 @@ class _BellmanFit(LightningModule):
             "net": self.net.state_dict(),
             "moments": {f"{i}.{key}": value for i, values in moments.items() for key, value in values.items()},
             "snapshots": self.snapshots.tensors(),
-            "fit": {"V_hat": self.V_hat, "checked": self.checked},
+            "fit": {"V_hat": self.V_hat, "checked": self.checked, "told": self.told},
         }
         save_state(self.state_file, self.origin, done, parts)
         self.saved = time.monotonic()
@@ -335,7 +339,9 @@ class _BellmanFit(LightningModule):
             number, _, key = place.partition(".")
             self.moments.setdefault(int(number), {})[key] = value
         self.snapshots.load(parts.get("snapshots", {}), torch.device("cpu"))
-        self.V_hat, self.checked = parts["fit"]["V_hat"], parts["fit"]["checked"]
+        self.V_hat, self.checked, self.told = (parts["fit"][name] for name in ("V_hat", "checked", "told"))
+        for done, risk in self.told.tolist():
+            self.on_step(int(done), self.total_steps, risk)
         for done, *risks in self.checked.tolist():
             self.on_check(int(done), torch.tensor(risks, dtype=torch.float64))
 
