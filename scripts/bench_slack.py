@@ -187,9 +187,7 @@ def draw_curve(results: list[dict[str, Tensor]], samples: list[int], draws: int,
         axes.spines[["top", "right"]].set_visible(False)
     regret_axes.axhline(WORST, color="#c8553d", lw=1, ls=":")
     regret_axes.set_yscale("log")
-    count_axes.set_title("survivors, mean (grey: slacks that calibration chose)", loc="left", fontsize=10)
-    regret_axes.set_title(
-        "regret of the worst survivor of all runs (dotted: the most allowed)", loc="left", fontsize=10
-    )
+    count_axes.set_title("survivors on average (grey: what calibration allowed)", loc="left", fontsize=10)
+    regret_axes.set_title("regret of the worst survivor (dotted: most allowed)", loc="left", fontsize=10)
     count_axes.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=150)
