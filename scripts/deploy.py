@@ -134,6 +134,8 @@ def report(policy: MetaPolicy, deployment: Deployment, title: str) -> Table:
     view.add_row("real episodes", f"{deployment.episodes}, none with a reward")
     view.add_row("readings per state", _range(deployment.used))
     view.add_row("like the simulators", str(deployment.likeness))
+    if not policy.ensemble.certified:
+        view.add_row("C_L", "NOT certified: nothing that rests on Assumption 4 is promised")
     for look in deployment.looks:
         verdict = "enough" if look.enough else "go on"
         view.add_row(f"look at {look.n} per state", f"an action may lose up to {look.loss:.3g}: {verdict}")

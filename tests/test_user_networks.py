@@ -1,13 +1,17 @@
 """Users' networks: five lines in a module of their own, with a certificate by construction or marked as having none."""
 
+import importlib.util
 import re
 import sys
 import textwrap
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from attacks import attack, bumps, densities, make_net, problem, readings
+from rich.console import Console
 from torch import nn
 
 from s2r_torch.checkpoint import load_policy, read, save_policy
@@ -122,6 +126,19 @@ def test_any_module_is_accepted_and_marked(tmp_path):
     for step in range(3):
         assert torch.equal(loaded.q(loaded.condition(D), step, x), net.q(net.condition(D), step, x))
     assert not loaded.certified
+
+
+@pytest.mark.parametrize("certified", [True, False])
+def test_deploying_says_so_too(certified):
+    path = README.parent / "scripts" / "deploy.py"
+    specification = importlib.util.spec_from_file_location("deploy_script", path)
+    script = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(script)
+    policy = policy_of(make_net("lookup" if certified else free(), problem("line"), members=1))
+    done = SimpleNamespace(episodes=3, used=torch.tensor([10, 10]), likeness="untested", looks=(), notices=())
+    console = Console(file=StringIO(), width=120)
+    console.print(script.report(policy, done, "a world"))
+    assert ("NOT certified" in console.file.getvalue()) is not certified
 
 
 def test_free_networks_against_their_modules_one_by_one():
