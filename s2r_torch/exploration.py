@@ -17,7 +17,7 @@ from s2r_torch.episodes import Guard, observe
 from s2r_torch.errors import AmbiguousMergeError, ExplorationError, SettingError
 from s2r_torch.rng import Seed
 
-MOST_READINGS = 2**24  # numbers observed at once, 128 MiB
+MOST_READINGS = 2**23  # numbers observed at once, 64 MiB; a simulator may hold ten times that
 BAND_LEVEL, BAND_DRAWS = 0.95, 200
 TIMES_NOISE = 1.5  # medians of one state's distances lie at 0.3 to 0.7 of the noise, of different states above 3
 LARGEST_Z = 6.0  # of one state, a larger pooled difference has probability below 1e-5 (`density.difference`)
