@@ -13,10 +13,14 @@ import pytest
 from hydra import compose, initialize_config_dir
 from rich.console import Console
 from smoke import CONF
+from test_certificate import certificate_by_hand
 from test_checkpoint import policy_of
+from test_likeness import judged_policy
 
+from s2r_torch import deployment
 from s2r_torch.checkpoint import save_policy
-from s2r_torch.errors import RecordingError, S2RError, SettingError
+from s2r_torch.errors import RecordingError, S2RError, SettingError, UnlikeSimulatorsError
+from s2r_torch.likeness import Likeness
 from s2r_torch.recording_files import read_recording
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "deploy.py"
@@ -168,6 +172,44 @@ def test_a_checkpoint_must_be_named(site):
         cfg = compose("deploy")
     with pytest.raises(SettingError, match="checkpoint=..."):
         deploy_script.run(cfg, Console(quiet=True))
+
+
+@pytest.fixture
+def judged(site):
+    """The site with a policy that knows what worlds look like, and what was promised of it."""
+    certificate = certificate_by_hand(realizable=False)
+    family = {"name": "grid", "parameters": {"width": 3}}
+    save_policy(site / "policy.safetensors", judged_policy(), family=family, certificate=certificate)
+    return site
+
+
+def test_the_verdict_and_the_certificate_are_printed_together(judged):
+    text = deploy("world=grid", "world.seed=1")
+    assert "consistent (p = " in text and "WARNING" not in text
+    assert "CERTIFICATE" in text and "at least 0.650" in text and "HEURISTIC" in text and "Not promised" in text
+
+
+def test_no_promise_without_a_warning_in_a_doubtful_world(judged, monkeypatch):
+    doubtful = Likeness("doubtful", 0.03, 0.03, 0.2, ("most unusual: height",))
+    monkeypatch.setattr(deployment, "likeness_of", lambda *_: doubtful)
+    text = deploy("world=grid", "world.seed=1")
+    assert "doubtful (p = 0.03: densities 0.03, merging 0.2); most unusual: height" in text
+    assert text.index("WARNING: this world is doubtful") < text.index("CERTIFICATE")
+
+
+def test_an_unlike_world_is_refused_unless_one_insists(judged, monkeypatch):
+    unlike = Likeness("refused", 0.005, 0.005, 0.2, ("most unusual: mean of row",))
+    monkeypatch.setattr(deployment, "likeness_of", lambda *_: unlike)
+    with pytest.raises(UnlikeSimulatorsError, match="mean of row"):
+        deploy("world=grid", "world.seed=1")
+    text = deploy("world=grid", "world.seed=1", "refuse=false")
+    assert text.index("WARNING: this world is refused") < text.index("CERTIFICATE")
+
+
+def test_a_certificate_covers_only_the_deployment_that_was_rehearsed(judged):
+    text = deploy("world=grid", "world.seed=1", "sequential=true", "stopping.tolerance=1.0")
+    assert "no certificate: it covers a fixed number of readings" in text and "CERTIFICATE" not in text
+    assert "untested" in text
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,5 +1,6 @@
 """Ranks are exact; worlds unlike the simulators are found, like ones are not."""
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -54,6 +55,11 @@ def test_two_simulators_at_least():
         Population.of(torch.ones(1, 2, 4), DensityGrid.uniform((0.0,), (1.0,), 4))
 
 
+@pytest.fixture
+def grid_policy():
+    return judged_policy()
+
+
 class Changed:
     """A world behind a broken or different sensor."""
 
@@ -74,8 +80,8 @@ class Changed:
         return self._change(self._last)
 
 
-@pytest.fixture(scope="module")
-def grid_policy():
+@functools.cache
+def judged_policy():
     """An untrained policy whose reference is made as in a run, from 200 simulators and 200 rehearsals."""
     family = make_family("grid")
     policy = policy_of(nodes=24)
