@@ -76,9 +76,8 @@ def learning_figure(found: dict, rows: Rows, shown: Surfaces, path: Path) -> Non
     draw_curves(curves, rows, horizon)
     draw_survivors(survivors, found)
     mark = "" if found["ensemble"]["certified"] else ", NOT certified"
-    figure.suptitle(
-        f"{found['experiment']}, seed {found['seed']}: {found['net']}{mark}", x=0.01, ha="left", fontsize=12
-    )
+    title = f"{found['experiment']}, seed {found['seed']}: {found['ensemble']['size']} members ({found['net']}){mark}"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
     for row, part in enumerate(below):
         numbers = ", ".join(f"{value:.2f}" for value in shown.theta[row].tolist())
         which = "The chosen member" if row == 0 else "The same member"
@@ -124,7 +123,8 @@ def draw_curves(axes: Axes, rows: Rows, horizon: int) -> None:
     axes.set_xlim(0, horizon)
     axes.set_yscale("log")
     axes.set_xlabel("training goes backward: first the networks of the last step, then those before", fontsize=9)
-    axes.set_title("Bellman risk of every member on simulators that no batch uses", loc="left", fontsize=10)
+    whose = "the blind baseline's members (the class is ready-made)" if list(members) == ["blind"] else "every member"
+    axes.set_title(f"Bellman risk of {whose} on simulators that no batch uses", loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     if members:
         axes.legend(frameon=False, fontsize=8)
@@ -210,6 +210,6 @@ def _legend(shown: Surfaces) -> str:
     if shown.problem.grid.obs_dim == 1:
         return f"Value of every action (action {actions});\ngrey: where readings are."
     return (
-        f"Colour: the better action (action {actions});\n"
+        f"Colour: the best action (action {actions});\n"
         "stronger: it leads by more; white: no matter, or no readings. Outlined: where readings of a state are."
     )
