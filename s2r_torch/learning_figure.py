@@ -123,8 +123,11 @@ def draw_curves(axes: Axes, rows: Rows, horizon: int) -> None:
     axes.set_xlim(0, horizon)
     axes.set_yscale("log")
     axes.set_xlabel("training goes backward: first the networks of the last step, then those before", fontsize=9)
-    whose = "the blind baseline's members (the class is ready-made)" if list(members) == ["blind"] else "every member"
-    axes.set_title(f"Bellman risk of {whose} on simulators that no batch uses", loc="left", fontsize=10)
+    alone = list(members) == ["blind"]
+    title = (
+        "every member on simulators that no batch uses" if not alone else "the blind baseline; the class is ready-made"
+    )
+    axes.set_title(f"Bellman risk of {title}", loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     if members:
         axes.legend(frameon=False, fontsize=8)

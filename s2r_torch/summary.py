@@ -115,7 +115,7 @@ def verdict(run: Run) -> list[str]:
             "the survivor of least Bellman risk is returned"
         )
     if not run.ensemble.certified:
-        lines.append("the class is NOT certified: nothing that rests on Assumption 4 (Lipschitz in D) is promised")
+        lines.append("C_L is NOT certified: nothing that rests on Assumption 4 (Lipschitz in D) is promised")
     if run.settings.rule == "calibrated":
         lines.append("rule calibrated is heuristic: its slack is measured, not proved")
     return lines
