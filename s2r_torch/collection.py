@@ -43,25 +43,27 @@ class Collection:
     def of(recording: Recording, graph: StateGraph, cover: tuple[Actions, ...], n: int) -> Collection:
         """At most n readings of every state, and of every state that a later sequence of the cover passes again.
 
-        A state's readings are those at the end of its own path along the cover, then any others; those for a later
-        passage are at the end of that path, and never the same ones. Episodes along the cover, n each, give what
-        `rehearsal.py` sees.
+        A state's readings are those at the end of its own path along the cover; where these are too few, any others.
+        Those for a later passage are at the end of that path, and never the same ones. Episodes along the cover, n
+        each, give what `rehearsal.py` sees.
         """
+        xi, states = graph.num_states, recording.states(graph)
         places = [(s, cover[int(i)]) for s, i in enumerate(assigned(graph, cover))]
         places += [(s, cover[i]) for s, i in passages(graph, cover)]
-        picked, taken = [], torch.zeros_like(recording.states(graph), dtype=torch.bool)
-        for state, path in places:
-            step = int(graph.layer[state])
+        steps = [int(graph.layer[s]) for s, _ in places]
+        picked, taken = [], torch.zeros_like(states, dtype=torch.bool)
+        for step, (_, path) in zip(steps, places, strict=True):
             rows = (recording.follows(path[:step]) & ~taken[:, step]).nonzero().flatten()[:n]
             taken[rows, step] = True
             picked.append(rows)
-        xi, columns = graph.num_states, recording.states(graph).unbind(1)
-        for state, (rows, step) in enumerate(zip(picked[:xi], graph.layer.tolist(), strict=True)):
-            others = ((columns[step] == state) & ~taken[:, step]).nonzero().flatten()[: n - len(rows)]
-            picked[state] = torch.cat([rows, others])
-        readings = [
-            recording.x[..., rows, int(graph.layer[state]), :] for (state, _), rows in zip(places, picked, strict=True)
-        ]
+        for state in range(xi):
+            others = ((states[:, steps[state]] == state) & ~taken[:, steps[state]]).nonzero().flatten()
+            again = [j for j in range(xi, len(places)) if places[j][0] == state]
+            more = torch.cat([others, *(picked[j] for j in again)])[: n - len(picked[state])]
+            picked[state] = torch.cat([picked[state], more])
+            for j in again:
+                picked[j] = picked[j][~torch.isin(picked[j], more)]
+        readings = [recording.x[..., rows, step, :] for step, rows in zip(steps, picked, strict=True)]
         return Collection(readings[:xi], readings[xi:])
 
 
