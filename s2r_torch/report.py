@@ -110,6 +110,8 @@ def table(summary: dict) -> Table:
     )
     certified = ensemble["certified"]
     bound = f"C_L <= {ensemble['lipschitz_bound']:.3g} certified" if certified else "NOT certified: no C_L"
+    for found in ensemble["lipschitz_estimates"]:
+        bound += f" ({found['net']}: {found['factor']:g} x {found['significant'] or found['largest']:.3g} from pairs)"
     view.add_row(
         "class F",
         f"{ensemble['size']} predictors ({summary['net']}), {bound}; "

@@ -42,6 +42,7 @@ def summary(run: Run) -> dict:
             "survivors": int(learned.knowledge.alive.sum()),
             "member": learned.member,
             "lipschitz_bound": float(run.ensemble.lipschitz_bound().max()) if run.ensemble.certified else None,
+            "lipschitz_estimates": estimates(run),
             "certified": run.ensemble.certified,
             "exact": run.ensemble.exact,
             "f_star_survives": bool(learned.knowledge.alive[0]) if run.ensemble.exact else None,
@@ -94,6 +95,12 @@ def density_bias_of(run: Run) -> list[float] | None:
         return None
     bound = float(run.ensemble.lipschitz_bound().max())
     return list(density_bias(run.exploration.graph, bound, run.outcome.exploration.band))
+
+
+def estimates(run: Run) -> list[dict]:
+    """Lower bounds for C_L from pairs of simulators, of the networks whose C_L was chosen by them."""
+    chosen = [group for group in run.ensemble.groups if getattr(group, "estimate", None)]
+    return [{"net": g.name, "factor": g.bound_factor, **asdict(g.estimate)} for g in chosen]
 
 
 def verdict(run: Run) -> list[str]:

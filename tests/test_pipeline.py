@@ -20,7 +20,7 @@ from s2r_torch.pipeline import Run, Silent, explore_family, train_predictors
 from s2r_torch.predictors import training
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.report import figure, table, write_metrics
-from s2r_torch.summary import partial_summary, summary
+from s2r_torch.summary import estimates, partial_summary, summary
 
 MIXTURE = (
     "+experiment=mixture",
@@ -164,12 +164,15 @@ def test_variants_of_one_network_are_told_apart():
         def record(self, series, step, value):
             told.add(series)
 
-    settings = small_settings("+experiment=grid", "net.lookup.lipschitz_bound=[5,20]")
+    settings = small_settings("+experiment=grid", "net.lookup.lipschitz_bound=[5,auto]")
     run = Run(settings, make_family("grid"), None, Listening())
     explore_family(run)
     train_predictors(run)
     assert {"bellman_risk/lookup", "bellman_risk/lookup-1", "held_out_risk/lookup-1/1"} <= told
     assert run.ensemble.size == 8
+    (estimate,) = estimates(run)  # of the variant that asked for it
+    wanted = estimate["factor"] * (estimate["significant"] or estimate["largest"])
+    assert run.ensemble.groups[1].declared_bound == pytest.approx(wanted) and run.ensemble.groups[0].declared_bound == 5
 
 
 def test_assumptions_are_reported():
