@@ -326,8 +326,9 @@ def _ever_wider(estimator: DensityEstimator) -> list[DensityEstimator]:
     """Estimators of the same box on a finer grid, each bandwidth sqrt(2) times the one before."""
     box = estimator.grid
     grid = DensityGrid.uniform(box.low, box.high, ROUGH_NODES.get(box.obs_dim, 25))
-    base = [0.6 * s for s in grid.spacing]
-    return [replace(estimator, grid=grid, bandwidth=tuple(2 ** (k / 2) * h for h in base)) for k in range(14)]
+    wide = [0.6 * 2 ** (k / 2) for k in range(14)]  # in node spacings
+    below = [t for t in wide if t < min(grid.shape) - 1]  # the box
+    return [replace(estimator, grid=grid, bandwidth=tuple(t * s for s in grid.spacing)) for t in below]
 
 
 def _orders_seen(x: Tensor, estimators: list[DensityEstimator], seed: Seed) -> list[float]:

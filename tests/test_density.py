@@ -133,6 +133,7 @@ def test_one_sample_is_enough():
     [
         (lambda: DensityEstimator(GRID, BOX, (0.09,)), "half the node spacing 0.2"),
         (lambda: DensityEstimator(GRID, BOX, (float("nan"),)), "half the node spacing"),
+        (lambda: DensityEstimator(GRID, BOX, (2.0,)), "every window would hold every sample"),
         (lambda: DensityEstimator(GRID, BOX, (0.3, 0.3)), "1 bandwidths"),
         (lambda: DensityEstimator(GRID, BOX, (0.3,), off_grid_limit=5), "off_grid_limit"),
         (lambda: DensityGrid((torch.tensor([0.0, 0.0, 1.0]),)), "strictly increasing"),
@@ -146,3 +147,10 @@ def test_one_sample_is_enough():
 def test_settings_are_refused(make, message):
     with pytest.raises(SettingError, match=message):
         make()
+
+
+def test_a_wide_kernel_that_is_not_constant_still_tells_samples_apart():
+    x = torch.tensor([[-0.5], [0.5]], dtype=torch.float64)
+    for kernel, settings in ((LegendreKernel(4), {}), (BOX, {"boundary": "legendre"})):
+        one, other = (DensityEstimator(GRID, kernel, (2.0,), **settings)(part) for part in x.split(1))
+        assert float((one - other).abs().max()) > 0.05

@@ -9,7 +9,10 @@ import torch
 from test_guarantees import Exact
 from worlds import Tabular, class_of, estimator_of, layered, random_class
 
-from s2r_torch.diagnostics import DiagnosticSettings, check_smoothness, diagnose
+from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.kernels import make_kernel
+from s2r_torch.diagnostics import DiagnosticSettings, _ever_wider, check_smoothness, diagnose
 from s2r_torch.envs.mixture import Mixture
 from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.errors import SettingError
@@ -217,3 +220,11 @@ def test_one_simulator_has_no_standard_error():
 def test_settings_are_validated(wrong):
     with pytest.raises(SettingError, match="positive limits"):
         DiagnosticSettings(**wrong)
+
+
+@pytest.mark.parametrize("obs_dim", [1, 2, 3, 4])
+def test_smoothness_is_looked_at_below_the_width_of_the_box(obs_dim):
+    grid = DensityGrid.uniform((0.0,) * obs_dim, (1.0,) * obs_dim, 12)
+    estimator = DensityEstimator(grid, make_kernel("legendre", 2), (0.2,) * obs_dim)
+    widths = [max(wider.bandwidth) for wider in _ever_wider(estimator)]
+    assert len(widths) >= 10 and widths == sorted(widths) and widths[-1] < 1

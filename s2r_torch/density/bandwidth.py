@@ -100,6 +100,7 @@ def lepski_bandwidth(
         raise SettingError(expected="shrink > 0", got=str(shrink), cause="a typo")
     n_pilot, d = x_pilot.shape[-2:]
     scale = pilot_scale(x_pilot)
+    DensityEstimator(grid, kernel, grid.spacing, off_grid_limit=off_grid_limit).check(x_pilot)
     reference = normal_reference_constant(kernel, d) * n_pilot ** (-1 / (2 * kernel.first_moment_order + d))
     factors = [WIDEST * reference * RATIO**-i for i in range(CANDIDATES)]
     narrow = max(g / s for g, s in zip(grid.spacing, scale, strict=True))

@@ -55,7 +55,7 @@ class DensityEstimator:
 
     Raises:
         SettingError: an unknown choice, or a bandwidth that is not positive or below half the node spacing, which would
-            hide samples between nodes.
+            hide samples between nodes, or so wide that a constant kernel sees no difference between samples.
     """
 
     grid: DensityGrid
@@ -81,6 +81,14 @@ class DensityEstimator:
                     expected=f"a finite bandwidth >= half the node spacing {spacing:g} on axis {j}",
                     got=f"{h:g}",
                     cause=f"too few nodes: {self.grid.shape[j]} on axis {j}; a sample between two nodes would vanish",
+                )
+            width = self.grid.high[j] - self.grid.low[j]
+            if self.boundary == "none" and len(self.kernel.coefficients) == 1 and h >= width:  # a constant kernel
+                raise SettingError(
+                    expected=f"a bandwidth below the width {width:g} of the grid on axis {j}",
+                    got=f"{h:g}",
+                    cause="every window would hold every sample, so that densities tell nothing: more nodes, or a "
+                    "narrower bandwidth",
                 )
         if not 0 <= self.off_grid_limit <= 1:
             raise SettingError(expected="off_grid_limit in [0, 1]", got=str(self.off_grid_limit), cause="a percentage")
