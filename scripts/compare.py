@@ -23,6 +23,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from s2r_torch.comparison import comparison_figure, comparison_table, row_of, write_rows
@@ -114,7 +115,7 @@ def main(cfg: DictConfig) -> None:
         console.print("interrupted; the same command goes on from here", soft_wrap=True)
         sys.exit(130)
     except S2RError as error:
-        console.print(f"[bold red]{type(error).__name__}[/]: {error}", soft_wrap=True, highlight=False)
+        console.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
         sys.exit(2)
 
 

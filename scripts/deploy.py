@@ -19,6 +19,7 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
@@ -286,7 +287,7 @@ def main(cfg: DictConfig) -> None:
         console.print(f"interrupted{kept}", soft_wrap=True, highlight=False)
         sys.exit(130)
     except S2RError as error:
-        console.print(f"[bold red]{type(error).__name__}[/]: {error}", soft_wrap=True, highlight=False)
+        console.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
         sys.exit(2)
 
 

@@ -19,6 +19,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from rich.markup import escape
 
 from s2r_torch.errors import S2RError
 from s2r_torch.figures import exploration_figure, looking_figure
@@ -76,7 +77,7 @@ def main(cfg: DictConfig) -> None:
         console.print(f"interrupted; the same command with hydra.run.dir={folder} goes on from there", soft_wrap=True)
         sys.exit(130)
     except S2RError as error:
-        console.print(f"[bold red]{type(error).__name__}[/]: {error}", soft_wrap=True, highlight=False)
+        console.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
         sys.exit(2)
 
 

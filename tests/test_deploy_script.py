@@ -243,3 +243,11 @@ def test_an_error_is_one_clear_line_and_exit_code_2(site):
     done = subprocess.run(command, cwd=site, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and "Traceback" not in done.stdout + done.stderr
     assert "RecordingError: expected 5 steps in every episode; got 1 in one that ends at line 2" in done.stdout
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is not None, reason="pyarrow is there")
+def test_brackets_in_a_message_are_printed(site):
+    (site / "log.parquet").write_bytes(b"PAR1")
+    command = [sys.executable, str(SCRIPT), "checkpoint=policy.safetensors", "world=recorded", "world.file=log.parquet"]
+    done = subprocess.run(command, cwd=site, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "pip install 's2r_torch[parquet]'" in done.stdout
