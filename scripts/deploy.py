@@ -260,6 +260,8 @@ def run(cfg: DictConfig, console: Console) -> None:
         deployment = deploy_recorded(policy, seen, **chosen, stopping=stopping, refuse=cfg.refuse)
         title = str(cfg.world.file)
     elif cfg.world.kind == "gym":
+        if logbook is None:
+            console.print("note: these episodes are not kept; log=real.csv would, also when this is interrupted")
         deployment = deploy_live(cfg, policy, world_of_user(cfg, policy), logbook, stopping)
         title = cfg.world.make
     else:
@@ -283,8 +285,8 @@ def main(cfg: DictConfig) -> None:
     try:
         run(cfg, console)
     except KeyboardInterrupt:
-        kept = f"; what was seen is in {cfg.log}: the same command goes on from there" if cfg.log else ""
-        console.print(f"interrupted{kept}", soft_wrap=True, highlight=False)
+        kept = f"what was seen is in {cfg.log}: the same command goes on from there" if cfg.log else "nothing was kept"
+        console.print(f"interrupted; {kept}", soft_wrap=True, highlight=False)
         sys.exit(130)
     except S2RError as error:
         console.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
