@@ -111,7 +111,7 @@ def load_policy(path: Path | str) -> MetaPolicy:
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         raise CheckpointError(
             expected="a complete policy file",
-            got=f"{type(error).__name__}: {error} in {path}",
+            got=f"{type(error).__name__}: {' '.join(str(error).split())[:200]} in {path}",
             cause="a file edited by hand, or written by another version",
         ) from error
 
