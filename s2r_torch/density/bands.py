@@ -82,7 +82,7 @@ def sup_band(estimator: DensityEstimator, x: Tensor, num_draws: int = 1000, *, g
     cells = estimator.cells(x.dtype)
     states = x.reshape(-1, n, x.shape[-1])
     near = math.prod(len(w.middle) for w in _near(estimator, x))
-    if n * near > 3 * num_sums(cells) * estimator.grid.shape[-1]:  # operations per draw
+    if n * near > 2 * num_sums(cells) * estimator.grid.shape[-1]:  # operations per draw
         maxima = []
         for state in states:
             stream = DensityStream(estimator, (), x.dtype, degree=2 * max(c.num_powers for c in cells) - 2)
