@@ -97,7 +97,7 @@ def comparison_figure(rows: list[dict], title: str, wanted: float, path: Path) -
     regrets.axvline(wanted, color="#555555", lw=1, ls=":")
     regrets.set_xscale("log")
     regrets.set_xlabel("regret, share of the optimal value; one point per seed")
-    regrets.set_title(f"{title}: the dotted line is wanted", loc="left", fontsize=10)
+    regrets.set_title(f"{title}; dotted: the most that is wanted", loc="left", fontsize=10)
     costs.set_xlabel("CPU seconds per run")
     regrets.set_yticks(range(len(groups)), names)
     regrets.invert_yaxis()
