@@ -64,6 +64,10 @@ def test_summary_has_what_users_read(finished):
     assert found["episodes"]["real_as_stated"] == 5 * 3 * 2 * 100  # n H S A
     merging = found["merging"]
     assert merging["largest_merged"] < merging["noise"] < merging["zeta_hat"] / 3
+    assert merging["largest_z"] < 6
+    bias, layers = found["elimination"]["density_bias"], finished.exploration.graph.layer.tolist()
+    assert len(bias) == len(found["elimination"]["slack"]) == 9
+    assert all(b == (1 if step == 4 else 2) * bias[layers.index(4)] for b, step in zip(bias, layers, strict=True))
     json.dumps(found)
 
 
