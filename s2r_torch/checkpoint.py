@@ -28,7 +28,7 @@ from s2r_torch.policy import MetaPolicy
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets import Net, Problem, net_class
 
-FORMAT = 1
+FORMAT = 2
 LARGEST = 2**14  # width or depth of a network: what is more was not written by this library
 
 
@@ -105,7 +105,7 @@ def load_policy(path: Path | str) -> MetaPolicy:
     """
     header, tensors = read(path)
     try:
-        return _assemble(header, tensors)
+        policy = _assemble(header, tensors)
     except S2RError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
@@ -114,6 +114,11 @@ def load_policy(path: Path | str) -> MetaPolicy:
             got=f"{type(error).__name__}: {' '.join(str(error).split())[:200]} in {path}",
             cause="a file edited by hand, or written by another version",
         ) from error
+    if header.get("digest") != tensor_files.digest(tensors):
+        raise CheckpointError(
+            expected="the numbers that were written", got=f"others in {path}", cause="a damaged copy, or an edited file"
+        )
+    return policy
 
 
 def family_of(path: Path | str) -> dict | None:
@@ -141,7 +146,7 @@ def read(path: Path | str) -> tuple[dict, dict[str, Tensor]]:
     header, tensors = tensor_files.read(Path(path))
     if header.get("format") != FORMAT:
         raise CheckpointError(
-            expected=f"format {FORMAT}", got=f"{header.get('format')}", cause="a file from a newer s2r_torch; upgrade"
+            expected=f"format {FORMAT}", got=f"{header.get('format')}", cause="a file from a newer or older s2r_torch"
         )
     broken = sorted(name for name, value in tensors.items() if not bool(torch.isfinite(value).all()))
     if broken:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -28,12 +30,22 @@ def write(path: Path, tensors: dict[str, Tensor], header: dict) -> None:
     try:
         contiguous = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
         with partial.open("wb") as file:
-            file.write(save(contiguous, {KEY: json.dumps({**header, "tensors": sorted(tensors)})}))
+            listed = {**header, "tensors": sorted(tensors), "digest": digest(contiguous)}
+            file.write(save(contiguous, {KEY: json.dumps(listed)}))
             file.flush()
             os.fsync(file.fileno())  # a power cut after the renaming must find the contents, too
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def digest(tensors: dict[str, Tensor]) -> str:
+    """A checksum of names and contents: one flipped bit changes it. It guards against damage, not against intent."""
+    found = hashlib.blake2b(digest_size=16)
+    for name in sorted(tensors):
+        found.update(name.encode())
+        found.update(tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def read(path: Path) -> tuple[dict, dict[str, Tensor]]:

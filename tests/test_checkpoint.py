@@ -143,6 +143,17 @@ def test_no_file_is_a_clear_error(tmp_path):
         load_policy(tmp_path)
 
 
+def test_a_single_changed_weight_is_noticed(saved):
+    """Finite, certified, and yet not what was saved."""
+
+    def change(tensors):
+        name = next(n for n, value in tensors.items() if n.startswith("group0.") and value.is_floating_point())
+        tensors[name].view(-1)[0] += 1e-3
+
+    with pytest.raises(CheckpointError, match="the numbers that were written"):
+        load_policy(rewritten(saved, change_tensors=change))
+
+
 def test_newer_format_is_refused(saved):
     with pytest.raises(CheckpointError, match="newer"):
         load_policy(rewritten(saved, change_header=lambda h: h.update(format=99)))
