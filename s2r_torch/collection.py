@@ -23,9 +23,9 @@ from s2r_torch.base import ProblemSpec, StateGraph, UnlabelledWorld
 from s2r_torch.coverage import assigned, episode_plan, passages
 from s2r_torch.episodes import Ledger
 from s2r_torch.errors import RecordingError
-from s2r_torch.recording import Recording, spelt
-from s2r_torch.recording_files import read_recording, write_recording
-from s2r_torch.tables import check_ending
+from s2r_torch.recording.episodes import Recording, spelt
+from s2r_torch.recording.files import read_recording, write_recording
+from s2r_torch.recording.tables import check_ending
 
 Plan = tuple[tuple[Actions, int], ...]  # action sequences, and how many episodes of each
 

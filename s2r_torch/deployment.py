@@ -21,7 +21,7 @@ from s2r_torch.episodes import GuardedWorld, Ledger
 from s2r_torch.errors import RecordingError, SettingError, UnlikeSimulatorsError
 from s2r_torch.likeness import REFUSED, Likeness, untested
 from s2r_torch.policy import MetaPolicy, Policy
-from s2r_torch.recording import Recording, after, spelt
+from s2r_torch.recording.episodes import Recording, after, spelt
 from s2r_torch.stopping import Look, Stopping, look
 
 LEAST_SHARE = 0.25  # of n_real: half of it is missing in every state, and the noise of D_real doubles
@@ -122,7 +122,7 @@ def deploy_recorded(
     """Conditions the policy on episodes that were logged before.
 
     The first n_real readings of every state are used, whatever sequences they come from: they are independent draws
-    of the state's law, as in `deploy`, so D_real has the same law, too (recording.py).
+    of the state's law, as in `deploy`, so D_real has the same law, too (recording/episodes.py).
 
     Args:
         meta_policy: a trained meta-policy.

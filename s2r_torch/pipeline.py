@@ -60,7 +60,7 @@ FLOOR = 0.6  # least bandwidth, in node spacings; below half a spacing a state b
 
 
 class Reporter(Protocol):
-    """Where progress goes (report.py shows it; tests are silent)."""
+    """Where progress goes (reports/console.py shows it; tests are silent)."""
 
     def stage(self, name: str, total: int | None) -> None: ...
 

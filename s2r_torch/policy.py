@@ -14,7 +14,7 @@ from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.likeness import Reference
 from s2r_torch.predictors.ensemble import Ensemble, Evaluator
 from s2r_torch.predictors.nets import Problem
-from s2r_torch.recording import Recording, after
+from s2r_torch.recording.episodes import Recording, after
 
 
 def greedy_actions(q: Tensor) -> Tensor:

@@ -26,12 +26,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from s2r_torch.comparison import comparison_figure, comparison_table, row_of, write_rows
 from s2r_torch.errors import S2RError
 from s2r_torch.pipeline import Run, Silent
 from s2r_torch.predictors.registry import import_plugins
+from s2r_torch.reports.comparison import comparison_figure, comparison_table, row_of, write_rows
+from s2r_torch.reports.summary import summary
 from s2r_torch.settings import settings_from
-from s2r_torch.summary import summary
 
 CONF = str(Path(__file__).resolve().parent.parent / "conf")
 

@@ -34,11 +34,11 @@ from s2r_torch.errors import CheckpointError, S2RError, SettingError
 from s2r_torch.likeness import CONSISTENT
 from s2r_torch.policy import MetaPolicy
 from s2r_torch.predictors.registry import import_plugins
-from s2r_torch.recording import Recording, spelt
-from s2r_torch.recording_files import read_recording, write_template
+from s2r_torch.recording.episodes import Recording, spelt
+from s2r_torch.recording.files import read_recording, write_template
+from s2r_torch.recording.tables import check_ending
 from s2r_torch.rng import Seed
 from s2r_torch.stopping import Stopping
-from s2r_torch.tables import check_ending
 
 CONF = str(Path(__file__).resolve().parent.parent / "conf")
 

@@ -22,13 +22,15 @@ from rich.console import Console
 from rich.markup import escape
 
 from s2r_torch.errors import S2RError
-from s2r_torch.figures import exploration_figure, looking_figure
-from s2r_torch.learning_figure import learning_figure, surfaces
 from s2r_torch.pipeline import Run
 from s2r_torch.predictors.registry import import_plugins
-from s2r_torch.report import LiveReporter, figure, table, write_metrics
+from s2r_torch.reports.console import LiveReporter, table, write_metrics
+from s2r_torch.reports.exploration_figure import exploration_figure
+from s2r_torch.reports.learning_figure import learning_figure, surfaces
+from s2r_torch.reports.run_figure import run_figure
+from s2r_torch.reports.summary import partial_summary, summary
+from s2r_torch.reports.value_figure import value_figure
 from s2r_torch.settings import RunSettings, settings_from
-from s2r_torch.summary import partial_summary, summary
 
 CONF = str(Path(__file__).resolve().parent.parent / "conf")
 
@@ -52,12 +54,12 @@ def run(cfg: DictConfig, folder: Path, console: Console) -> dict:
             write_metrics(folder / "metrics.csv", reporter.rows)
     result = summary(job)
     _write(folder, result)
-    figure(result, reporter.rows, folder / "run.png")
+    run_figure(result, reporter.rows, folder / "run.png")
     exploration_figure(job.exploration, job.estimator.grid, family.spec.obs_names, folder / "exploration.png")
     judges = job.outcome.exploration.D_hat
     shown = surfaces(job.meta_policy, judges, job.draws.theta("judge", len(judges)))
     learning_figure(result, reporter.rows, shown, folder / "learning.png")
-    looking_figure(result, folder / "value.png")
+    value_figure(result, folder / "value.png")
     console.print(table(result))
     console.print(f"written to {folder}", soft_wrap=True, highlight=False)
     return result

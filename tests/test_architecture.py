@@ -13,26 +13,18 @@ PACKAGE = ROOT / "s2r_torch"
 # Lowest layer first; a module imports from its own line or from lines above it (DESIGN.md section 3).
 LAYERS = (
     ("base", "errors", "rng", "tensor_files"),
-    ("episodes", "planner", "confidence", "density", "envs", "coverage", "tables", "recording", "recording_files"),
+    ("episodes", "planner", "confidence", "density", "envs", "coverage", "recording"),
     ("exploration",),
     ("predictors", "rules"),
     ("policy", "likeness"),
     ("elimination", "calibration", "sweep", "learn_on_simulators"),
     ("collection", "stopping", "export"),
     ("sim2real", "deployment", "rehearsal", "certificate", "diagnostics", "checkpoint", "draws"),
-    (
-        "baselines",
-        "evaluation",
-        "settings",
-        "pipeline",
-        "summary",
-        "report",
-        "figures",
-        "comparison",
-        "learning_figure",
-    ),
+    ("baselines", "evaluation", "settings", "pipeline", "reports"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+FIGURES = ("run_figure", "exploration_figure", "value_figure", "learning_figure", "comparison")
 
 # Only these may import these; hydra belongs to scripts alone.
 HOMES = {
@@ -41,8 +33,11 @@ HOMES = {
     "lightning": {"predictors/training.py"},
     "gymnasium": {"envs/gym_adapter.py"},
     "safetensors": {"tensor_files.py"},
-    "matplotlib": {"report.py", "figures.py", "comparison.py", "learning_figure.py"},
-    "pyarrow": {"tables.py"},
+    "matplotlib": {f"reports/{name}.py" for name in FIGURES},
+        f"reports/{name}.py"
+        for name in ("run_figure", "exploration_figure", "value_figure", "learning_figure", "comparison")
+    },
+    "pyarrow": {"recording/tables.py"},
     "onnx": set(),  # torch.onnx needs it, and says so
 }
 

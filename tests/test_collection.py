@@ -11,8 +11,8 @@ from s2r_torch.collection import Collector, Logbook
 from s2r_torch.deployment import deploy
 from s2r_torch.episodes import GuardedWorld, Ledger
 from s2r_torch.errors import ObservationError, RecordingError, SettingError, SimulatorError
-from s2r_torch.recording import Recording
-from s2r_torch.recording_files import read_recording
+from s2r_torch.recording.episodes import Recording
+from s2r_torch.recording.files import read_recording
 
 META = policy_of(WORLD, random_class(WORLD, 3, 0), n_real=20)
 CALLS = GRAPH.horizon * len(COVER)  # of a world that runs any number of episodes at once

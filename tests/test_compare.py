@@ -11,8 +11,8 @@ from hydra import initialize_config_dir
 from rich.console import Console
 from smoke import CONF, composed
 
-from s2r_torch.comparison import by_entry, comparison_figure, comparison_table, row_of, verdict
 from s2r_torch.predictors.nets import NETS
+from s2r_torch.reports.comparison import by_entry, comparison_figure, comparison_table, row_of, verdict
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "compare.py"
 

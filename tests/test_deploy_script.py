@@ -21,7 +21,7 @@ from s2r_torch import deployment
 from s2r_torch.checkpoint import save_policy
 from s2r_torch.errors import RecordingError, S2RError, SettingError, UnlikeSimulatorsError
 from s2r_torch.likeness import Likeness
-from s2r_torch.recording_files import read_recording
+from s2r_torch.recording.files import read_recording
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "deploy.py"
 LOADED = importlib.util.spec_from_file_location("deploy_script", SCRIPT)

@@ -10,8 +10,14 @@ from s2r_torch.draws import Draws
 from s2r_torch.envs import make_family
 from s2r_torch.episodes import Ledger
 from s2r_torch.exploration import MergeSettings, explore
-from s2r_torch.figures import draw_distances, draw_graph, exploration_figure, positions, unlike_simulators
 from s2r_torch.pipeline import make_estimator
+from s2r_torch.reports.exploration_figure import (
+    draw_distances,
+    draw_graph,
+    exploration_figure,
+    positions,
+    unlike_simulators,
+)
 from s2r_torch.rng import Seed
 from s2r_torch.settings import DensitySettings
 

@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from s2r_torch.coverage import path_cover
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.kernels import make_kernel
-from s2r_torch.learning_figure import draw_curves, draw_survivors, learning_figure, surfaces
 from s2r_torch.policy import MetaPolicy
 from s2r_torch.predictors.ensemble import Ensemble
+from s2r_torch.reports.learning_figure import draw_curves, draw_survivors, learning_figure, surfaces
 
 ROWS = [
     (f"held_out_risk/{label}/{member}", step, 0.1 / step + member / 100)

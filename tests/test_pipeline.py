@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from smoke import small_settings
 
-from s2r_torch import report
 from s2r_torch.checkpoint import load_policy
 from s2r_torch.draws import Draws
 from s2r_torch.envs import make_family
@@ -19,8 +18,9 @@ from s2r_torch.evaluation import member_regrets
 from s2r_torch.pipeline import Run, Silent, explore_family, train_predictors
 from s2r_torch.predictors import training
 from s2r_torch.predictors.ensemble import Ensemble
-from s2r_torch.report import figure, table, write_metrics
-from s2r_torch.summary import estimates, partial_summary, summary
+from s2r_torch.reports import run_figure
+from s2r_torch.reports.console import table, write_metrics
+from s2r_torch.reports.summary import estimates, partial_summary, summary
 
 MIXTURE = (
     "+experiment=mixture",
@@ -95,7 +95,9 @@ def test_run_folder_has_every_stage(finished):
 def test_table_figure_and_metrics(finished, tmp_path):
     found = summary(finished)
     assert table(found).row_count >= 8
-    figure(found, [("bellman_risk/lookup", 20, 0.1), ("bellman_risk/lookup", 40, 0.05)], tmp_path / "run.png")
+    run_figure.run_figure(
+        found, [("bellman_risk/lookup", 20, 0.1), ("bellman_risk/lookup", 40, 0.05)], tmp_path / "run.png"
+    )
     assert (tmp_path / "run.png").stat().st_size > 10_000
     write_metrics(tmp_path / "metrics.csv", [("survivors", 1, 3)])
     assert (tmp_path / "metrics.csv").read_text().splitlines() == ["series,step,value", "survivors,1,3"]
@@ -155,7 +157,7 @@ def test_a_class_without_a_certificate_is_marked_everywhere(finished, monkeypatc
         monkeypatch.setattr(Ensemble, "certified", certified)
         found, console, axes = summary(finished), Console(width=200, file=StringIO()), Figure().subplots()
         console.print(table(found))
-        report._draw_values(axes, found)
+        run_figure._draw_values(axes, found)
         assert found["ensemble"]["certified"] is certified
         assert console.file.getvalue().count("NOT certified") == (0 if certified else 2)
         assert ("NOT certified" in axes.get_title("left")) is not certified

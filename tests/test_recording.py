@@ -7,7 +7,7 @@ from worlds import policy_of, random_class, random_world
 from s2r_torch.collection import Collection, missing_episodes
 from s2r_torch.coverage import passages, path_cover
 from s2r_torch.errors import RecordingError
-from s2r_torch.recording import Recording, after, spelt
+from s2r_torch.recording.episodes import Recording, after, spelt
 
 WORLD = random_world(5, 4, 2)
 GRAPH = WORLD.graph

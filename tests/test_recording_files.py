@@ -10,9 +10,9 @@ from test_recording import COVER, GRAPH, WORLD, along_cover, random_paths, recor
 
 from s2r_torch.base import ProblemSpec
 from s2r_torch.errors import RecordingError, SettingError
-from s2r_torch.recording import Recording
-from s2r_torch.recording_files import read_recording, write_recording, write_template
-from s2r_torch.tables import read_table
+from s2r_torch.recording.episodes import Recording
+from s2r_torch.recording.files import read_recording, write_recording, write_template
+from s2r_torch.recording.tables import read_table
 
 SPEC = ProblemSpec(2, 3, 2, 2, (0.0, 0.0), (4.0, 8.0), ("row", "column"))
 PARQUET = importlib.util.find_spec("pyarrow") is not None

@@ -16,7 +16,7 @@ from s2r_torch.likeness import UNTESTED
 from s2r_torch.policy import MetaPolicy
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets import Problem
-from s2r_torch.recording import Recording
+from s2r_torch.recording.episodes import Recording
 from s2r_torch.stopping import Stopping, look, multiplier_noise
 
 WORLD = random_world(5, 3, 2)

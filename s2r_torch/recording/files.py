@@ -22,8 +22,8 @@ import torch
 from s2r_torch.base import Path as Actions
 from s2r_torch.base import ProblemSpec
 from s2r_torch.errors import RecordingError
-from s2r_torch.recording import Recording
-from s2r_torch.tables import Table, read_table, write_table
+from s2r_torch.recording.episodes import Recording
+from s2r_torch.recording.tables import Table, read_table, write_table
 
 KEYS = ("episode", "step", "action")
 

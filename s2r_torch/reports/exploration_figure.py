@@ -1,4 +1,4 @@
-"""exploration.png: what a state is and why paths were merged. value.png: what real-world episodes are worth."""
+"""exploration.png: what a state is, which paths were merged into it, and how clear that was."""
 
 from __future__ import annotations
 
@@ -197,35 +197,3 @@ def _density_title(b: int, grid: DensityGrid) -> str:
     line = "with 95 % bands, numbered where it stands out"
     what = line if grid.obs_dim == 1 else "darker is more likely; a state's number stands at its peak"
     return f"Simulator {b}: how its readings are spread in each state, {what}"
-
-
-def looking_figure(summary: dict, path: Path) -> None:
-    """value.png: what deployed policies are worth against the number of real-world episodes that were looked at."""
-    value, certificate = summary["value"], summary["certificate"]
-    curve = value["looking"]
-    figure = Figure(figsize=(7.2, 3.9), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    levels = {
-        "best possible": (curve["optimal"], "#2a9d55", "-"),
-        "density-blind": (value["blind"], "#b07a3f", "--"),
-        "best fixed action list": (value["open_loop"], "#8a8a8a", "--"),
-    }
-    for name, (level, colour, style) in levels.items():
-        axes.axhline(level, color=colour, linestyle=style, lw=1.5, label=f"{name}, {level:.3f}")
-    axes.fill_between(curve["episodes"], curve["low"], curve["high"], color=MERGED, alpha=0.2, lw=0)
-    axes.plot(
-        curve["episodes"], curve["value"], "o-", color=MERGED, lw=2, label=f"ours, up to {curve['value'][-1]:.3f}"
-    )
-    if certificate:
-        sure = f"ours, certified: {certificate['value_lower']:.3f} ({1 - certificate['delta']:.0%} sure)"
-        axes.plot(summary["episodes"]["real_per_world"], certificate["value_lower"], "v", color="black", label=sure)
-    axes.set_xscale("log")
-    axes.set_xticks(curve["episodes"], [f"{episodes:,}" for episodes in curve["episodes"]])
-    axes.minorticks_off()
-    axes.set_xlabel("real-world episodes, none with a reward")
-    axes.set_ylabel("expected total reward per episode")
-    axes.set_title(f"{summary['experiment']}: what looking is worth", loc="left", fontsize=11)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.savefig(path, dpi=150)
