@@ -401,8 +401,6 @@ def elimination_of(run: Run) -> Elimination:
     """The rule, with what calibration measured where the rule uses it."""
     settings = run.settings
     slack = run.calibration.slack if run.calibration and settings.rule == "calibrated" else None
-    if settings.rule == "calibrated" and slack is None:  # an exact class needs no slack
-        slack = (0.0,) * run.exploration.graph.num_states
     bias = run.calibration.value_bias if run.calibration else 0.0
     return Elimination(settings.rule, settings.on_empty, slack, bias)
 

@@ -34,9 +34,6 @@ HOMES = {
     "gymnasium": {"envs/gym_adapter.py"},
     "safetensors": {"tensor_files.py"},
     "matplotlib": {f"reports/{name}.py" for name in FIGURES},
-        f"reports/{name}.py"
-        for name in ("run_figure", "exploration_figure", "value_figure", "learning_figure", "comparison")
-    },
     "pyarrow": {"recording/tables.py"},
     "onnx": set(),  # torch.onnx needs it, and says so
 }
