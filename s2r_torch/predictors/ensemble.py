@@ -18,7 +18,7 @@ from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.predictors.nets import Problem, slices
 
 CHUNK = 2**18  # (member, sample) pairs evaluated at once: results stay in the cache
-MEMBERS = 256  # members of a group evaluated at once, so that a chunk has samples enough
+MEMBERS = 64  # members of a group evaluated at once: a quarter faster than 256 at 4096 samples, as fast at 256
 
 
 @dataclass(frozen=True, eq=False)
