@@ -121,11 +121,15 @@ class Reference:
             problem: grid, state graph and coordinate names of the policy.
 
         Returns:
-            The verdict: `refused` for p <= 0.01, `doubtful` for p <= 0.05, else `consistent`.
+            The verdict: `refused` for p <= 0.01, `doubtful` for p <= 0.05, else `consistent`; `untested` where M is too
+            small for a p of 0.05.
         """
+        tests = 2 if len(passages) else 1
+        if tests / (len(self.unlike) + 1) > DOUBT:
+            return untested(f"{len(self.unlike)} fresh simulators are too few to rank a world among")
         p_unlike = rank(self.population.distance(D_real, problem.grid), self.unlike)
         p_disagree = rank(disagreement(D_real, again, passages), self.disagree) if len(passages) else 1.0
-        p = min(1.0, 2 * min(p_unlike, p_disagree)) if len(passages) else p_unlike
+        p = min(1.0, tests * min(p_unlike, p_disagree))
         verdict = REFUSED if p <= REFUSE else DOUBTFUL if p <= DOUBT else CONSISTENT
         if p_disagree < p_unlike:
             reason = "two passages through one state differ by more than sampling explains: paths merge otherwise here"

@@ -174,3 +174,12 @@ def test_paths_that_merge_otherwise_are_found(grid_policy):
     wrong = D[[(s + 1) % len(D) for s in states]]
     told = grid_policy.reference.judge(D, wrong, states, grid_policy.problem)
     assert told.p_disagree <= 0.01 and told.verdict == REFUSED and "merge" in told.reasons[0]
+
+
+def test_too_few_simulators_give_no_verdict(grid_policy):
+    """With 30 simulators the least p of two tests is 2 / 31: nothing could ever be doubtful."""
+    reference = grid_policy.reference
+    few = replace(reference, unlike=reference.unlike[:30], disagree=reference.disagree[:30])
+    world = make_family("grid").world(torch.tensor([0.1, 0.2, 0.5], dtype=torch.float64), Seed.root(5).generator())
+    told = deploy(replace(grid_policy, reference=few), Changed(world, lambda x: x.flip(-1))).likeness
+    assert told.verdict == UNTESTED and "30 fresh simulators are too few" in str(told)
