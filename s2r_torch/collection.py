@@ -8,7 +8,6 @@ sequences they followed, the readings that Deploy wants.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from s2r_torch.errors import RecordingError
 from s2r_torch.recording.episodes import Recording, spelt
 from s2r_torch.recording.files import read_recording, write_recording
 from s2r_torch.recording.tables import check_ending
+from s2r_torch.whole_files import replacing
 
 Plan = tuple[tuple[Actions, int], ...]  # action sequences, and how many episodes of each
 
@@ -191,9 +191,8 @@ class Logbook:
             "by_actions": along,
             **facts,
         }
-        partial = self.ledger_path.with_name(f".{self.ledger_path.name}.{os.getpid()}.partial")
-        partial.write_text(json.dumps(entry, indent=2) + "\n")
-        os.replace(partial, self.ledger_path)
+        with replacing(self.ledger_path) as partial:
+            partial.write_text(json.dumps(entry, indent=2) + "\n")
 
     def _counted(self) -> int:
         if not self.ledger_path.exists():

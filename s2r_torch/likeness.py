@@ -22,6 +22,7 @@ from torch import Tensor
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.errors import SettingError
 from s2r_torch.predictors.nets import Problem
+from s2r_torch.recording.episodes import after
 
 CONSISTENT, DOUBTFUL, REFUSED, UNTESTED = "consistent", "doubtful", "refused", "untested"
 DOUBT, REFUSE = 0.05, 0.01  # false alarms among worlds from the prior
@@ -145,9 +146,10 @@ class Reference:
         worst = float(z[s, j])
         if abs(worst) < NOTABLE:
             return "no single state is unusual: how states relate to each other is"
-        where = f"after actions {' '.join(map(str, paths[s]))}" if paths[s] else "at the start"
         side = "above" if worst > 0 else "below"
-        return f"most unusual: {words[j]} {where}, {abs(worst):.1f} standard deviations {side} the simulators'"
+        return (
+            f"most unusual: {words[j]} {after(paths[s])}, {abs(worst):.1f} standard deviations {side} the simulators'"
+        )
 
 
 def rank(score: Tensor, scores: Tensor) -> float:

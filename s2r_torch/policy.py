@@ -79,7 +79,7 @@ class MetaPolicy:
         return self.condition(self.densities(observations))
 
     def densities(self, observations: Sequence[Tensor]) -> Tensor:
-        """The densities [xi, G] of observations [n_s, d] of every state.
+        """The densities [..., xi, G] of observations [..., n_s, d] of every state; leading sizes are those of worlds.
 
         Raises:
             ObservationError: states left out, or observations that no density can be estimated from; it says where.
@@ -96,7 +96,7 @@ class MetaPolicy:
                 raise ObservationError(
                     expected=error.expected, got=f"{error.got} {after(path)}", cause=error.cause
                 ) from error
-        return torch.stack(densities)
+        return torch.stack(densities, -2)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from s2r_torch.coverage import passages
@@ -36,7 +35,7 @@ def rehearse(meta_policy: MetaPolicy, simulators: Guard, n_rollouts: int, seed: 
         w n_real + n_rollouts episodes per simulator.
     """
     seen = collect(meta_policy, _AsWorlds(simulators, seed.child("look")))
-    D_hat = torch.stack([meta_policy.estimator(x) for x in seen.observations], 1)
+    D_hat = meta_policy.densities(seen.observations)
     again = densities_again(meta_policy, seen, D_hat)
     states = tuple(s for s, _ in passages(meta_policy.problem.graph, meta_policy.cover))
     act = meta_policy.condition(D_hat).act
@@ -46,7 +45,7 @@ def rehearse(meta_policy: MetaPolicy, simulators: Guard, n_rollouts: int, seed: 
 def densities_after(meta_policy: MetaPolicy, simulators: Guard, n: int, seed: Seed) -> Tensor:
     """D_hat [M, xi, G] that Deploy would estimate in M simulators if it were given n readings of every state."""
     seen = collect(replace(meta_policy, n_real=n), _AsWorlds(simulators, seed.child("look", n)))
-    return torch.stack([meta_policy.estimator(x) for x in seen.observations], 1)
+    return meta_policy.densities(seen.observations)
 
 
 class _AsWorlds:

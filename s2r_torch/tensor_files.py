@@ -13,6 +13,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from s2r_torch.errors import CheckpointError
+from s2r_torch.whole_files import replacing
 
 KEY = "s2r_torch"
 
@@ -25,18 +26,12 @@ def write(path: Path, tensors: dict[str, Tensor], header: dict) -> None:
         tensors: by name; they may share memory.
         header: JSON values.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        contiguous = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-        with partial.open("wb") as file:
-            listed = {**header, "tensors": sorted(tensors), "digest": digest(contiguous)}
-            file.write(save(contiguous, {KEY: json.dumps(listed)}))
-            file.flush()
-            os.fsync(file.fileno())  # a power cut after the renaming must find the contents, too
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    contiguous = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    listed = {**header, "tensors": sorted(tensors), "digest": digest(contiguous)}
+    with replacing(path) as partial, partial.open("wb") as file:
+        file.write(save(contiguous, {KEY: json.dumps(listed)}))
+        file.flush()
+        os.fsync(file.fileno())  # a power cut after the renaming must find the contents, too
 
 
 def digest(tensors: dict[str, Tensor]) -> str:

@@ -23,15 +23,15 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from s2r_torch.errors import S2RError
 from s2r_torch.pipeline import Run, Silent
 from s2r_torch.predictors.registry import import_plugins
 from s2r_torch.reports.comparison import comparison_figure, comparison_table, row_of, write_rows
+from s2r_torch.reports.console import clear_ending
 from s2r_torch.reports.summary import summary
 from s2r_torch.settings import settings_from
+from s2r_torch.whole_files import replacing
 
 CONF = str(Path(__file__).resolve().parent.parent / "conf")
 
@@ -72,9 +72,8 @@ def run(cfg: DictConfig, folder: Path, reporter: Silent) -> dict:
     settings = settings_from(OmegaConf.to_container(cfg, resolve=True))
     found = summary(Run(settings, instantiate(cfg.env), folder, reporter).execute())
     found["cpu_seconds"] = time.process_time() - start
-    partial = folder / ".summary.json.partial"
-    partial.write_text(json.dumps(found, indent=2) + "\n")
-    os.replace(partial, folder / "summary.json")
+    with replacing(folder / "summary.json") as partial:
+        partial.write_text(json.dumps(found, indent=2) + "\n")
     return found
 
 
@@ -108,15 +107,9 @@ def main(cfg: DictConfig) -> None:
     console = Console(width=None if sys.stdout.isatty() else 130)
     folder = Path(HydraConfig.get().runtime.output_dir)
     given = [text for text in HydraConfig.get().overrides.task if not text.lstrip("+~").startswith("compare")]
-    try:
+    with clear_ending(console, "the same command goes on from here"):
         import_plugins(cfg.plugins)
         compare(cfg, given, folder, console)
-    except KeyboardInterrupt:
-        console.print("interrupted; the same command goes on from here", soft_wrap=True)
-        sys.exit(130)
-    except S2RError as error:
-        console.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
-        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -12,14 +12,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning th
 
 import importlib
 import signal
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
@@ -33,10 +31,11 @@ from s2r_torch.envs.family import Family
 from s2r_torch.errors import CheckpointError, S2RError, SettingError
 from s2r_torch.likeness import CONSISTENT
 from s2r_torch.policy import MetaPolicy
-from s2r_torch.predictors.registry import import_plugins
+from s2r_torch.predictors.registry import import_plugins, search_working_folder
 from s2r_torch.recording.episodes import Recording, spelt
 from s2r_torch.recording.files import read_recording, write_template
 from s2r_torch.recording.tables import check_ending
+from s2r_torch.reports.console import clear_ending
 from s2r_torch.rng import Seed
 from s2r_torch.stopping import Stopping
 
@@ -68,8 +67,7 @@ def family_for(checkpoint: str, name: str, parameters: dict) -> Family:
 def function_named(name: str):
     """The function that `module:function` names, on the command line only; the working folder is searched, too."""
     module, _, function = name.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
+    search_working_folder()
     try:
         return getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
@@ -282,15 +280,9 @@ def run(cfg: DictConfig, console: Console) -> None:
 def main(cfg: DictConfig) -> None:
     console = Console()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service that is stopped is interrupted, not killed
-    try:
+    kept = f"what was seen is in {cfg.log}: the same command goes on from there" if cfg.log else "nothing was kept"
+    with clear_ending(console, kept):
         run(cfg, console)
-    except KeyboardInterrupt:
-        kept = f"what was seen is in {cfg.log}: the same command goes on from there" if cfg.log else "nothing was kept"
-        console.print(f"interrupted; {kept}", soft_wrap=True, highlight=False)
-        sys.exit(130)
-    except S2RError as error:
-        console.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
-        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads fight over shared cores
 
 import json
-import sys
 from pathlib import Path
 
 import hydra
@@ -19,12 +18,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
-from rich.markup import escape
 
-from s2r_torch.errors import S2RError
 from s2r_torch.pipeline import Run
 from s2r_torch.predictors.registry import import_plugins
-from s2r_torch.reports.console import LiveReporter, table, write_metrics
+from s2r_torch.reports.console import LiveReporter, clear_ending, table, write_metrics
 from s2r_torch.reports.exploration_figure import exploration_figure
 from s2r_torch.reports.learning_figure import learning_figure, surfaces
 from s2r_torch.reports.run_figure import run_figure
@@ -73,14 +70,8 @@ def _write(folder: Path, result: dict) -> None:
 def main(cfg: DictConfig) -> None:
     console = Console()
     folder = Path(HydraConfig.get().runtime.output_dir)
-    try:
+    with clear_ending(console, f"the same command with hydra.run.dir={folder} goes on from there"):
         run(cfg, folder, console)
-    except KeyboardInterrupt:
-        console.print(f"interrupted; the same command with hydra.run.dir={folder} goes on from there", soft_wrap=True)
-        sys.exit(130)
-    except S2RError as error:
-        console.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
-        sys.exit(2)
 
 
 if __name__ == "__main__":

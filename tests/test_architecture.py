@@ -12,7 +12,7 @@ PACKAGE = ROOT / "s2r_torch"
 
 # Lowest layer first; a module imports from its own line or from lines above it (DESIGN.md section 3).
 LAYERS = (
-    ("base", "errors", "rng", "tensor_files"),
+    ("base", "errors", "rng", "whole_files", "tensor_files"),
     ("episodes", "planner", "confidence", "density", "envs", "coverage", "recording"),
     ("exploration",),
     ("predictors", "rules"),

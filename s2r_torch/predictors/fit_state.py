@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from torch import Tensor
 from s2r_torch.errors import CheckpointError
 from s2r_torch.predictors.nets import Net
 from s2r_torch.rng import Seed
-from s2r_torch.tensor_files import read, write
+from s2r_torch.tensor_files import digest, read, write
 
 
 def origin_of(net: Net, data: Iterable[Tensor], settings: object, seed: Seed) -> dict:
@@ -30,8 +29,8 @@ def origin_of(net: Net, data: Iterable[Tensor], settings: object, seed: Seed) ->
         "network": {"name": net.name, **net.settings()},
         "settings": asdict(settings),
         "seed": repr(seed.names),
-        "weights": _digest(net.state_dict().values()),
-        "data": _digest(data),
+        "weights": digest(net.state_dict()),
+        "data": digest({str(i): tensor for i, tensor in enumerate(data)}),
         "torch": torch.__version__,
     }
     return json.loads(json.dumps(found))
@@ -63,10 +62,3 @@ def load_state(path: Path, origin: dict) -> tuple[int, dict[str, dict[str, Tenso
         part, _, name = place.partition("/")
         parts.setdefault(part, {})[name] = value
     return int(header["done"]), parts
-
-
-def _digest(tensors: Iterable[Tensor]) -> str:
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

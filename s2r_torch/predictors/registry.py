@@ -44,6 +44,12 @@ def net_class(name: str) -> type:
     return NETS[name]
 
 
+def search_working_folder() -> None:
+    """Makes the working folder a place where modules are, whatever script runs."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+
+
 def import_plugins(modules: Iterable[str]) -> None:
     """Imports users' modules, which register their networks; call it before anything is built or loaded.
 
@@ -52,10 +58,8 @@ def import_plugins(modules: Iterable[str]) -> None:
     Raises:
         SettingError: a module cannot be imported.
     """
-    modules = list(modules)
-    if modules and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
     for name in modules:
+        search_working_folder()
         try:
             importlib.import_module(name)
         except ImportError as error:

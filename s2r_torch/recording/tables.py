@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from s2r_torch.errors import RecordingError, SettingError
+from s2r_torch.whole_files import replacing
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,13 +91,8 @@ def write_table(path: Path | str, columns: Mapping[str, np.ndarray]) -> None:
     """
     path = Path(path)
     _, write = _format(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
-    try:
+    with replacing(path) as partial:
         write(partial, columns)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def check_ending(path: Path | str) -> None:

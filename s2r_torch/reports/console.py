@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import csv
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from s2r_torch.errors import S2RError
+
+
+@contextmanager
+def clear_ending(console: Console, kept: str) -> Iterator[None]:
+    """How a script ends early: 130 after Ctrl-C, saying what is kept; 2 after an error of ours, in one line."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print(f"interrupted; {kept}", soft_wrap=True, highlight=False)
+        sys.exit(130)
+    except S2RError as error:
+        console.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
+        sys.exit(2)
 
 
 class LiveReporter:
