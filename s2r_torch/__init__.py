@@ -9,9 +9,9 @@ For deployment, all that is needed:
     actions = deployed.policy.act(step, x)
 """
 
-from s2r_torch.checkpoint import load_policy, save_policy
-from s2r_torch.deployment import deploy, deploy_recorded
-from s2r_torch.recording.files import read_recording
+from s2r_torch.deployment.deploy import deploy, deploy_recorded
+from s2r_torch.deployment.policy_file import load_policy, save_policy
+from s2r_torch.deployment.recording.files import read_recording
 
 __version__ = "0.1.0"
 __all__ = ["deploy", "deploy_recorded", "load_policy", "read_recording", "save_policy"]

@@ -132,7 +132,16 @@ class PredictorGroup(Protocol):
         """The group of these members only, physically smaller."""
 
     def lipschitz_bound(self) -> Tensor:
-        """A certified bound [size], float64, on |f(D, x, a) - f(D', x, a)| / max |D - D'|, uniform in (x, a)."""
+        """A certified bound [size], float64, on |f(D, x, a) - f(D', x, a)| / max |D - D'|, uniform in (x, a).
+
+        Infinite where there is no certificate.
+        """
+
+    def recipe(self) -> dict:
+        """JSON values from which `from_recipe` of the registered `kind` in it rebuilds these members."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All numbers of these members that the recipe leaves out, by name."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,17 +16,17 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from s2r_torch.checkpoint import load_policy
 from s2r_torch.coverage import path_cover
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
-from s2r_torch.envs import make_family
-from s2r_torch.export import export_policy
-from s2r_torch.policy import MetaPolicy, Policy
-from s2r_torch.predictors.architectures import LookupNet
+from s2r_torch.deployment.export import export_policy
+from s2r_torch.deployment.policy import MetaPolicy, Policy
+from s2r_torch.deployment.policy_file import load_policy
+from s2r_torch.families import make_family
 from s2r_torch.predictors.ensemble import Ensemble
-from s2r_torch.predictors.nets import Problem
+from s2r_torch.predictors.nets.architectures import LookupNet
+from s2r_torch.problem import Problem
 
 BATCHES = (1, 64, 4096)
 Act = Callable[[int, Tensor], Tensor]

@@ -21,10 +21,12 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from s2r_torch.density.grid import DensityGrid
-from s2r_torch.envs import make_family
+from s2r_torch.families import make_family
 from s2r_torch.predictors.ensemble import Ensemble
-from s2r_torch.predictors.lipschitz import maxmin
-from s2r_torch.predictors.nets import Net, Problem, net_class
+from s2r_torch.predictors.nets.lipschitz import maxmin
+from s2r_torch.predictors.nets.net import Net
+from s2r_torch.predictors.registry import net_class
+from s2r_torch.problem import Problem
 
 STEP, SIMULATORS = 2, 2
 GATES = {(16, 4096): 3.5, (16, 256): 8.0, (32, 4096): 2.5, (32, 256): 5.0, (64, 4096): 2.0}  # folded / loop

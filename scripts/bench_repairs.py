@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from s2r_torch.density.grid import DensityGrid
-from s2r_torch.envs import exact, make_family
-from s2r_torch.envs.mixture_predictors import MixturePredictors
+from s2r_torch.families import exact, make_family
+from s2r_torch.families.mixture.predictors import MixturePredictors
+from s2r_torch.learning.rules import Evidence, RuleSettings, rule_named
 from s2r_torch.planner.schedules import Setting, paper, sweep
 from s2r_torch.rng import Seed
-from s2r_torch.rules import Evidence, RuleSettings, rule_named
 
 RULES = ("paper", "erratum", "sharp", "pairwise")
 

@@ -14,17 +14,17 @@ from rich.table import Table
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
-from s2r_torch.draws import Draws
-from s2r_torch.elimination import Elimination
-from s2r_torch.envs import make_family
-from s2r_torch.envs.mixture_predictors import MixturePredictors
 from s2r_torch.episodes import Ledger
-from s2r_torch.exploration import MergeSettings
+from s2r_torch.families import make_family
+from s2r_torch.families.mixture.predictors import MixturePredictors
+from s2r_torch.learning.elimination import Elimination
+from s2r_torch.learning.merging import MergeSettings
+from s2r_torch.learning.sim2real import METHODS, Trial
 from s2r_torch.planner.budget import practical
 from s2r_torch.predictors.ensemble import Ensemble
-from s2r_torch.predictors.nets import Problem
+from s2r_torch.problem import Problem
 from s2r_torch.rng import Seed
-from s2r_torch.sim2real import METHODS, Trial
+from s2r_torch.runs.draws import Draws
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

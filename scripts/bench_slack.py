@@ -21,13 +21,13 @@ from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor
 
-from s2r_torch import tensor_files
-from s2r_torch.calibration import CalibrationSettings, bellman_table, quantile_slack, replay
-from s2r_torch.envs import make_family
-from s2r_torch.evaluation import member_regrets
-from s2r_torch.exploration import estimate_densities
-from s2r_torch.pipeline import Run, explore_family, train_predictors
-from s2r_torch.settings import PredictorSettings, RunSettings
+from s2r_torch.families import make_family
+from s2r_torch.files import tensors as tensor_files
+from s2r_torch.learning.calibration import CalibrationSettings, bellman_table, quantile_slack, replay
+from s2r_torch.learning.estimator import estimate_densities
+from s2r_torch.runs.evaluation import member_regrets
+from s2r_torch.runs.pipeline import Run, explore_family, train_predictors
+from s2r_torch.runs.settings import PredictorSettings, RunSettings
 
 GRID = [0.0, *torch.logspace(-5, -1, 25, dtype=torch.float64).tolist()]  # slacks of the curve
 WORST, WORLDS = 0.1, 100

@@ -25,13 +25,13 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from s2r_torch.pipeline import Run, Silent
-from s2r_torch.predictors.registry import import_plugins
+from s2r_torch.files.whole import replacing
+from s2r_torch.registry import import_plugins
 from s2r_torch.reports.comparison import comparison_figure, comparison_table, row_of, write_rows
 from s2r_torch.reports.console import clear_ending
 from s2r_torch.reports.summary import summary
-from s2r_torch.settings import settings_from
-from s2r_torch.whole_files import replacing
+from s2r_torch.runs.pipeline import Run, Silent
+from s2r_torch.runs.settings import settings_from
 
 CONF = str(Path(__file__).resolve().parent.parent / "conf")
 

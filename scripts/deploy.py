@@ -21,23 +21,24 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from s2r_torch import export
 from s2r_torch.base import UnlabelledWorld
-from s2r_torch.checkpoint import family_of, load_certificate, load_policy
-from s2r_torch.collection import Logbook, Plan, missing_episodes
-from s2r_torch.deployment import Deployment, deploy, deploy_recorded
-from s2r_torch.envs import exact, make_family
-from s2r_torch.envs.family import Family
+from s2r_torch.deployment import export
+from s2r_torch.deployment.collection import Plan, missing_episodes
+from s2r_torch.deployment.deploy import Deployment, deploy, deploy_recorded
+from s2r_torch.deployment.likeness import CONSISTENT
+from s2r_torch.deployment.logbook import Logbook
+from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.deployment.policy_file import family_of, load_certificate, load_policy
+from s2r_torch.deployment.recording.episodes import Recording, spelt
+from s2r_torch.deployment.recording.files import read_recording, write_template
+from s2r_torch.deployment.recording.tables import check_ending
+from s2r_torch.deployment.stopping import Stopping
 from s2r_torch.errors import CheckpointError, S2RError, SettingError
-from s2r_torch.likeness import CONSISTENT
-from s2r_torch.policy import MetaPolicy
-from s2r_torch.predictors.registry import import_plugins, search_working_folder
-from s2r_torch.recording.episodes import Recording, spelt
-from s2r_torch.recording.files import read_recording, write_template
-from s2r_torch.recording.tables import check_ending
+from s2r_torch.families import exact, make_family
+from s2r_torch.families.contract import Family
+from s2r_torch.registry import import_plugins, search_working_folder
 from s2r_torch.reports.console import clear_ending
 from s2r_torch.rng import Seed
-from s2r_torch.stopping import Stopping
 
 CONF = str(Path(__file__).resolve().parent.parent / "conf")
 
@@ -90,7 +91,7 @@ def simulated_world(cfg: DictConfig, seen: int) -> tuple[Family, Tensor, Unlabel
 
 def world_of_user(cfg: DictConfig, policy: MetaPolicy) -> UnlabelledWorld:
     """What the function world.make returns."""
-    from s2r_torch.envs.gym_world import as_world  # Gymnasium is imported for this only
+    from s2r_torch.families.gym.world import as_world  # Gymnasium is imported for this only
 
     connect, arguments = function_named(cfg.world.make), OmegaConf.to_container(cfg.world.arguments, resolve=True)
     try:

@@ -19,15 +19,15 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from s2r_torch.pipeline import Run
-from s2r_torch.predictors.registry import import_plugins
+from s2r_torch.registry import import_plugins
 from s2r_torch.reports.console import LiveReporter, clear_ending, table, write_metrics
 from s2r_torch.reports.exploration_figure import exploration_figure
 from s2r_torch.reports.learning_figure import learning_figure, surfaces
 from s2r_torch.reports.run_figure import run_figure
 from s2r_torch.reports.summary import partial_summary, summary
 from s2r_torch.reports.value_figure import value_figure
-from s2r_torch.settings import RunSettings, settings_from
+from s2r_torch.runs.pipeline import Run
+from s2r_torch.runs.settings import RunSettings, settings_from
 
 CONF = str(Path(__file__).resolve().parent.parent / "conf")
 

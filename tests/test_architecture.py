@@ -10,18 +10,19 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "s2r_torch"
 
-# Lowest layer first; a module imports from its own line or from lines above it (DESIGN.md section 3).
+# Lowest layer first; a module imports from its own line or from lines above it (docs/architecture.md).
 LAYERS = (
-    ("base", "errors", "rng", "whole_files", "tensor_files"),
-    ("episodes", "planner", "confidence", "density", "envs", "coverage", "recording"),
-    ("exploration",),
-    ("predictors", "rules"),
-    ("policy", "likeness"),
-    ("elimination", "calibration", "sweep", "learn_on_simulators"),
-    ("collection", "stopping", "export"),
-    ("sim2real", "deployment", "rehearsal", "certificate", "diagnostics", "checkpoint", "draws"),
-    ("baselines", "evaluation", "settings", "pipeline", "reports"),
+    ("base", "errors", "rng", "registry", "files"),
+    ("density", "coverage", "episodes", "planner", "problem"),
+    ("families",),
+    ("predictors",),
+    ("learning", "deployment"),
+    ("assurance",),
+    ("comparators",),
+    ("runs",),
+    ("reports",),
 )
+SIBLINGS = ({"learning", "deployment"},)  # simulators | reality: neither ever imports the other
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 FIGURES = ("run_figure", "exploration_figure", "value_figure", "learning_figure", "comparison")
@@ -30,11 +31,11 @@ FIGURES = ("run_figure", "exploration_figure", "value_figure", "learning_figure"
 HOMES = {
     "hydra": set(),
     "omegaconf": set(),
-    "lightning": {"predictors/training.py"},
-    "gymnasium": {"envs/gym_adapter.py"},
-    "safetensors": {"tensor_files.py"},
+    "lightning": {"predictors/training/fit.py"},
+    "gymnasium": {"families/gym/family.py"},
+    "safetensors": {"files/tensors.py"},
     "matplotlib": {f"reports/{name}.py" for name in FIGURES},
-    "pyarrow": {"recording/tables.py"},
+    "pyarrow": {"deployment/recording/tables.py"},
     "onnx": set(),  # torch.onnx needs it, and says so
 }
 
@@ -44,14 +45,30 @@ def modules() -> list[Path]:
 
 
 def imports(path: Path) -> list[str]:
-    """Dotted names that a module imports, also inside functions."""
-    names = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    """What a module imports when it runs, also inside functions; `from s2r_torch import X` gives s2r_torch.X."""
+    tree, names = ast.parse(path.read_text()), []
+    types_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in types_only:
+            continue
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            names.append(node.module)
+            inside = [f"{node.module}.{alias.name}" for alias in node.names]
+            modules_in = [name for name in inside if is_module(name)]
+            names += modules_in if len(modules_in) == len(inside) else [node.module, *modules_in]
     return names
+
+
+def is_module(name: str) -> bool:
+    """Whether a dotted name is a module or a package of ours."""
+    place = ROOT / Path(*name.split("."))
+    return place.is_dir() or place.with_suffix(".py").exists()
 
 
 def part(path: Path) -> str:
@@ -94,12 +111,20 @@ def test_no_import_cycles():
         visit(name)
 
 
+@pytest.mark.parametrize("siblings", SIBLINGS, ids=" | ".join)
+def test_simulators_and_reality_never_import_each_other(siblings):
+    for path in modules():
+        if part(path) in siblings:
+            theirs = {name.split(".")[1] for name in imports(path) if name.startswith("s2r_torch.")}
+            assert not theirs & (siblings - {part(path)}), path
+
+
 def test_algorithms_never_import_families():
-    """Algorithms know protocols only; evaluation, pipeline and policy files may name families."""
-    allowed = {"envs", "evaluation", "draws", "baselines", "pipeline", "checkpoint"}
+    """Algorithms know protocols only; what judges and compares them may name families."""
+    allowed = {"families", "comparators", "runs"}
     for path in modules():
         if part(path) not in allowed:
-            assert not [n for n in imports(path) if n.startswith("s2r_torch.envs")], path
+            assert not [n for n in imports(path) if n.startswith("s2r_torch.families")], path
 
 
 @pytest.mark.parametrize("library", HOMES)

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from worlds import Tabular, layered, random_world
+from support.worlds import Tabular, layered, random_world
 
 from s2r_torch.episodes import Guard, GuardedWorld, Ledger, observe, rollout, try_actions
 from s2r_torch.errors import ObservationError, RewardError, SettingError, SimulatorError

@@ -1,5 +1,1 @@
-"""The class F. Importing any part of it registers the networks that ship."""
-
-from s2r_torch.predictors import architectures
-
-__all__ = ["architectures"]
+"""The class F: groups of predictors, their registry, the networks that ship, and how they are trained."""

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import PredictorGroup
-from s2r_torch.episodes import Transitions
+from s2r_torch.episodes import Act, Transitions
 from s2r_torch.errors import ObservationError, SettingError
-from s2r_torch.predictors.nets import Problem, slices
+from s2r_torch.predictors.nets.net import slices
+from s2r_torch.problem import Problem
 
 CHUNK = 2**18  # (member, sample) pairs evaluated at once: results stay in the cache
 MEMBERS = 64  # members of a group evaluated at once: a quarter faster than 256 at 4096 samples, as fast at 256
@@ -47,7 +48,7 @@ class Ensemble:
     @property
     def certified(self) -> bool:
         """Whether every member has a certified Lipschitz bound (Assumption 4); a user's own network may have none."""
-        return all(getattr(group, "certified", True) for group in self.groups)
+        return bool(torch.isfinite(self.lipschitz_bound()).all())
 
     @property
     def num_parameters(self) -> int:
@@ -84,6 +85,11 @@ class _Block:
 
 
 Piece = tuple[slice, slice, slice]  # members, simulators, samples
+
+
+def greedy_actions(q: Tensor) -> Tensor:
+    """pi^f(x) = argmax_a f(D, x, a), the first one on ties: [..., A] -> [...]."""
+    return q.argmax(-1)
 
 
 class Evaluator:
@@ -207,6 +213,10 @@ class Evaluator:
                 cause="it was eliminated before, or belongs to another class",
             )
         return torch.cat(found)
+
+    def policy_of(self, member: int) -> Act:
+        """The greedy policy pi^f of one member, by global index: act(step, x [B, n, d]) -> actions [B, n]."""
+        return lambda step, x: greedy_actions(self.q_of(member, step, x))
 
     def _differences(self, piece: Piece, q: Tensor, data: Transitions, V_next: Tensor | None) -> Tensor:
         """h_f(x_i, a_i) = f(D_b, x_i, a_i) - V_next[f, b, a_i] on a piece, from q [f, b, i, A]: [f, b, i], float64."""

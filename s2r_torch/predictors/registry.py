@@ -1,73 +1,33 @@
-"""Networks by name, for configurations and policy files: files name networks, never modules."""
+"""Networks and ready-made classes by name, for configurations and policy files."""
 
 from __future__ import annotations
 
-import importlib
 import itertools
-import sys
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
-from s2r_torch.errors import SettingError
+from s2r_torch.registry import Registry
 
-NETS: dict[str, type] = {}  # subclasses of `nets.Net`
+_SHIPPED = {
+    "lookup": "LookupNet",
+    "sets": "SetsNet",
+    "conv": "ConvNet",
+    "linear": "LinearNet",
+    "mlp": "MLPNet",
+    "cones": "ConesNet",
+    "blind": "BlindNet",
+}
+NETS = Registry("network", {k: f"s2r_torch.predictors.nets.architectures:{v}" for k, v in _SHIPPED.items()})
+register, net_class = NETS.register, NETS.named
 
-
-def register(name: str) -> Callable[[type], type]:
-    """Makes an architecture known by name, to configurations and to policy files.
-
-    Raises:
-        SettingError: another architecture has that name.
-    """
-
-    def add(cls: type) -> type:
-        known = NETS.get(name)
-        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise SettingError(
-                expected="a name that no other network has",
-                got=f"{name!r} for {cls.__qualname__}, which is {known.__module__}.{known.__qualname__}",
-                cause="a plugin that would replace a network that files rely on",
-            )
-        cls.name = name
-        NETS[name] = cls
-        return cls
-
-    return add
-
-
-def net_class(name: str) -> type:
-    """The architecture of that name."""
-    if name not in NETS:
-        raise SettingError(
-            expected=f"one of the networks {sorted(NETS)}", got=repr(name), cause="a typo, or a plugin not imported"
-        )
-    return NETS[name]
-
-
-def search_working_folder() -> None:
-    """Makes the working folder a place where modules are, whatever script runs."""
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
-
-
-def import_plugins(modules: Iterable[str]) -> None:
-    """Imports users' modules, which register their networks; call it before anything is built or loaded.
-
-    The working folder counts as a place where modules are, whatever script runs.
-
-    Raises:
-        SettingError: a module cannot be imported.
-    """
-    for name in modules:
-        search_working_folder()
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise SettingError(
-                expected=f"an importable module {name!r}",
-                got=f"{type(error).__name__}: {error}",
-                cause="a typo in plugins, or a module that is not on the Python path",
-            ) from error
+# What a policy file may hold: anything with `recipe()`, `tensors()` and `from_recipe(recipe, tensors, problem)`.
+GROUPS = Registry(
+    "kind of predictor",
+    {
+        "net": "s2r_torch.predictors.nets.net:Net",
+        "mixture": "s2r_torch.families.mixture.predictors:MixturePredictors",
+    },
+)
+register_group, group_class = GROUPS.register, GROUPS.named
 
 
 def variants(settings: Mapping) -> list[dict]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from s2r_torch.base import StateGraph
 from s2r_torch.density.grid import DensityGrid
-from s2r_torch.exploration import Exploration
+from s2r_torch.learning.exploration import Exploration
 
 NEW, MERGED = "#c8553d", "#1b6ca8"  # arrows and points of paths to new states, and of merged ones
 MOST_LABELS = 40  # arrows that are all labelled; beyond, only those to new states

@@ -14,8 +14,8 @@ from matplotlib.patheffects import withStroke
 from torch import Tensor
 
 from s2r_torch.density.grid import DensityGrid
-from s2r_torch.policy import MetaPolicy
-from s2r_torch.predictors.nets import Problem
+from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.problem import Problem
 
 CANDIDATES = 32  # simulators among which two unlike ones are looked for
 SEEN = 0.02  # share of a layer's highest density below which no reading is to be expected

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 
-from s2r_torch.calibration import density_bias
-from s2r_torch.checkpoint import versions
-from s2r_torch.pipeline import Run
+from s2r_torch.deployment.policy_file import versions
+from s2r_torch.learning.calibration import density_bias
+from s2r_torch.runs.pipeline import Run
 
 
 def summary(run: Run) -> dict:

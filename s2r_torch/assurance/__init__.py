@@ -1,0 +1,1 @@
+"""What can be promised, and what can be checked: on fresh simulators, after learning."""

@@ -1,0 +1,272 @@
+"""Algorithm 7, Deploy: look at a world without rewards along a path cover, then act.
+
+deploy            episodes of a live world
+deploy_recorded   episodes that were logged before
+Stopping          either of them, ending as soon as further episodes could not change what is done (stopping.py)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from s2r_torch.base import UnlabelledWorld
+from s2r_torch.coverage import passages
+from s2r_torch.deployment.collection import Collection, Collector, missing_episodes
+from s2r_torch.deployment.likeness import REFUSED, Likeness, untested
+from s2r_torch.deployment.policy import MetaPolicy, Policy
+from s2r_torch.deployment.recording.episodes import Recording, after, spelt
+from s2r_torch.deployment.stopping import Look, Stopping, look
+from s2r_torch.episodes import GuardedWorld, Ledger
+from s2r_torch.errors import RecordingError, SettingError, UnlikeSimulatorsError
+
+LEAST_SHARE = 0.25  # of n_real: half of it is missing in every state, and the noise of D_real doubles
+
+
+@dataclass(frozen=True, eq=False)
+class Deployment:
+    """A policy for one world, and what it took to get it."""
+
+    policy: Policy
+    D_real: Tensor  # [xi, G]
+    episodes: int  # real episodes that were looked at, earlier ones included
+    used: Tensor  # [xi] readings that each state's density was estimated from
+    n_real: int  # readings of every state that the policy was made for
+    likeness: Likeness  # is this world like the simulators?
+    looks: tuple[Look, ...] = ()  # of a sequential deployment
+
+    @property
+    def as_trained(self) -> bool:
+        """Whether D_real has the law that certificates and comparisons with simulators assume.
+
+        That is n_real readings of every state, a number that was fixed before any was seen.
+        """
+        return not self.looks and bool((self.used == self.n_real).all())
+
+    @property
+    def notices(self) -> list[str]:
+        """What a user must know of this deployment before relying on it."""
+        least, most = int(self.used.min()), int(self.used.max())
+        if self.looks:
+            return [_sequential_notice(self.looks, self.n_real)]
+        if least < self.n_real:
+            return [
+                f"{int((self.used < self.n_real).sum())} of {len(self.used)} states have fewer than the {self.n_real} "
+                f"readings that the policy was made for, at least {least}: there the density's noise is up to "
+                f"{math.sqrt(self.n_real / least):.1f} times as large, and no certificate holds"
+            ]
+        if most > self.n_real:
+            return [
+                f"up to {most} readings per state instead of {self.n_real}: less noise, but not the deployment that "
+                "was certified"
+            ]
+        return []
+
+
+def deploy(
+    meta_policy: MetaPolicy,
+    world: UnlabelledWorld,
+    ledger: Ledger | None = None,
+    *,
+    recording: Recording | None = None,
+    save: Callable[[Recording], None] = lambda recording: None,
+    stopping: Stopping | None = None,
+    refuse: bool = True,
+) -> Deployment:
+    """Estimates a world's densities from unlabelled episodes and conditions the policy on them (Algorithm 7, Deploy).
+
+    Args:
+        meta_policy: a trained meta-policy.
+        world: shows observations; has no reward.
+        ledger: where real episodes are counted.
+        recording: episodes of this world that were seen before; only the missing ones are drawn.
+        save: called with all episodes after every batch, also when the next one fails or is interrupted.
+        stopping: look in several goes, and end as soon as it is enough; None takes n_real readings of every state.
+        refuse: raise where the world is not like the simulators; otherwise the verdict is only reported.
+
+    Returns:
+        The policy for this world, D_real, the number of episodes, and whether the world is like the simulators.
+
+    Raises:
+        SettingError: the world has other actions, steps or sensors than the policy was made for.
+        ObservationError: observations off the grid, not finite, or of another shape.
+        UnlikeSimulatorsError: the verdict on this world is `refused`.
+
+    Paper deviation:
+        Episodes follow a path cover: w n_real of them instead of n_dist H S A, with n_real observations per state
+        (theory.md 3.1, 3.3).
+
+    Cost:
+        w n_real real-world episodes, fewer with `recording` or `stopping`.
+    """
+    require_same_problem(meta_policy, world)
+    graph = meta_policy.problem.graph
+    guarded = GuardedWorld(world, Ledger() if ledger is None else ledger)
+    collector = Collector(guarded, graph, meta_policy.cover, recording, save, off_grid_watch(meta_policy))
+    return _condition(meta_policy, collector.until, meta_policy.n_real, stopping, refuse)
+
+
+def deploy_recorded(
+    meta_policy: MetaPolicy,
+    recording: Recording,
+    *,
+    minimum: int | None = None,
+    every_reading: bool = False,
+    stopping: Stopping | None = None,
+    refuse: bool = True,
+) -> Deployment:
+    """Conditions the policy on episodes that were logged before.
+
+    The first n_real readings of every state are used, whatever sequences they come from: they are independent draws
+    of the state's law, as in `deploy`, so D_real has the same law, too (recording/episodes.py).
+
+    Args:
+        meta_policy: a trained meta-policy.
+        recording: the episodes.
+        minimum: readings that every state must have, at least 2; None for a quarter of n_real, which doubles the noise
+            of its density.
+        every_reading: use those beyond n_real, too.
+        stopping: look at the first readings, and end as soon as they are enough.
+        refuse: as in `deploy`.
+
+    Raises:
+        RecordingError: a state has too few readings; the message says which, and what to record.
+        ObservationError: readings off the grid, or of a stuck sensor.
+        UnlikeSimulatorsError: the verdict on this world is `refused`.
+    """
+    n_real = meta_policy.n_real
+    if minimum is not None and minimum < 2:
+        raise SettingError(expected="minimum >= 2 readings", got=str(minimum), cause="no density of a single reading")
+    least = max(2, math.ceil(LEAST_SHARE * n_real)) if minimum is None else minimum
+
+    def until(n: int) -> Recording:
+        require_readings(meta_policy, recording, n if stopping else min(least, n))
+        return recording
+
+    most = len(recording) if every_reading else n_real
+    return _condition(meta_policy, until, most, stopping, refuse)
+
+
+def require_readings(meta_policy: MetaPolicy, recording: Recording, n: int) -> None:
+    """Raises RecordingError, with the missing episodes, unless every state has n readings."""
+    graph = meta_policy.problem.graph
+    counts = recording.counts(graph)
+    short = (counts < n).nonzero().flatten().tolist()
+    if short:
+        plan, n_real = missing_episodes(recording, graph, meta_policy.cover, n), meta_policy.n_real
+        noise = (
+            f" (the policy was made for {n_real}; with {n}, densities are {math.sqrt(n_real / n):.1f} times as noisy)"
+        )
+        raise RecordingError(
+            expected=f"at least {n} readings of every state{noise if n < n_real else ''}",
+            got=_listed([f"{int(counts[s])} {after(graph.paths[s])}" for s in short]),
+            cause="episodes still to be run: " + _listed([f"{count} of {spelt(actions)}" for actions, count in plan]),
+        )
+
+
+def require_same_problem(meta_policy: MetaPolicy, world: UnlabelledWorld) -> None:
+    """Raises SettingError unless the world has the actions, horizon and sensors that the policy was made for."""
+    for name in ("num_actions", "horizon", "obs_dim", "obs_names"):
+        ours, theirs = getattr(meta_policy.problem.spec, name), getattr(world.spec, name)
+        if ours != theirs:
+            raise SettingError(
+                expected=f"a world with {name} = {ours}, as the policy was trained for",
+                got=f"{theirs}",
+                cause="another world, or another version of its sensors",
+            )
+
+
+def off_grid_watch(meta_policy: MetaPolicy) -> Callable[[int, Tensor], None]:
+    """A check of readings [n, d] of a state that raises ObservationError as soon as too many of them are off the grid.
+
+    No later reading could mend that, so no further episode is spent on it.
+    """
+    estimator, off = meta_policy.estimator, torch.zeros(meta_policy.problem.graph.num_states, dtype=torch.int64)
+
+    def check(state: int, x: Tensor) -> None:
+        off[state] += estimator.count_off_grid(x)
+        estimator.check_off_grid(off[state], meta_policy.n_real)
+
+    return check
+
+
+def collect(meta_policy: MetaPolicy, world: UnlabelledWorld) -> Collection:
+    """Walks the cover, n_real episodes a sequence: n_real observations of every state."""
+    graph, cover, n_real = meta_policy.problem.graph, meta_policy.cover, meta_policy.n_real
+    return Collection.of(Collector(world, graph, cover).until(n_real), graph, cover, n_real)
+
+
+def likeness_of(meta_policy: MetaPolicy, seen: Collection, D_real: Tensor) -> Likeness:
+    """Whether a world with densities D_real [xi, G] is like the simulators."""
+    if meta_policy.reference is None:
+        return untested("the policy was saved without scores of fresh simulators to compare a world with")
+    if any(x.shape[-2] != meta_policy.n_real for x in seen.observations):
+        return untested(f"scores are for {meta_policy.n_real} readings of every state, no more and no fewer")
+    if any(x.shape[-2] != meta_policy.n_real for x in seen.again):
+        return untested("too few readings of states that were reached in a second way")
+    problem = meta_policy.problem
+    states = [s for s, _ in passages(problem.graph, meta_policy.cover)]
+    return meta_policy.reference.judge(D_real, densities_again(meta_policy, seen, D_real), states, problem)
+
+
+def densities_again(meta_policy: MetaPolicy, seen: Collection, D: Tensor) -> Tensor:
+    """Densities [..., v, G] of the states that were passed again; D [..., xi, G] gives the leading sizes."""
+    again = [meta_policy.estimator(x) for x in seen.again]
+    return torch.stack(again, -2) if again else D.new_zeros(*D.shape[:-2], 0, D.shape[-1])
+
+
+def _condition(
+    meta_policy: MetaPolicy,
+    until: Callable[[int], Recording],
+    most: int,
+    stopping: Stopping | None,
+    refuse: bool,
+) -> Deployment:
+    """Looks until it is enough, then conditions.
+
+    Args:
+        meta_policy: what is deployed.
+        until: gives a recording with n readings of every state.
+        most: readings of a state that are used, unless it is enough before.
+        stopping: when it is enough; None at n_real.
+        refuse: whether a verdict `refused` is an error.
+    """
+    graph, cover, n_real, looks = meta_policy.problem.graph, meta_policy.cover, meta_policy.n_real, []
+    for n in stopping.schedule(n_real) if stopping else [n_real]:
+        recording = until(n)
+        seen = Collection.of(recording, graph, cover, n if n < n_real else most)
+        if n < n_real:
+            looks.append(look(meta_policy, seen.observations, stopping))
+            if looks[-1].enough:
+                break
+    D_real = meta_policy.densities(seen.observations)
+    likeness = likeness_of(meta_policy, seen, D_real)
+    if refuse and likeness.verdict == REFUSED:
+        raise UnlikeSimulatorsError(
+            expected="a world like the simulators",
+            got=str(likeness),
+            cause="another machine, swapped axes, other units, a stuck sensor, or theta outside the prior",
+        )
+    used = torch.tensor([len(x) for x in seen.observations])
+    return Deployment(meta_policy.condition(D_real), D_real, len(recording), used, n_real, likeness, tuple(looks))
+
+
+def _sequential_notice(looks: tuple[Look, ...], n_real: int) -> str:
+    last = looks[-1]
+    if last.enough:
+        return (
+            f"stopped at {last.n} of {n_real} readings per state: at those seen, no action could lose more than "
+            f"{last.loss:.3g} by further looking; the certificate, made with {n_real}, does not cover this"
+        )
+    return (
+        f"looked at all {n_real} readings per state: at {last.n}, an action could still have lost {last.loss:.3g}; "
+        "the certificate does not cover a deployment that might have stopped before"
+    )
+
+
+def _listed(items: list[str], most: int = 6) -> str:
+    return ", ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")

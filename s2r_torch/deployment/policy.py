@@ -1,0 +1,124 @@
+"""From a predictor to actions: a meta-policy sees densities first, then acts on observations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from s2r_torch.base import PredictorGroup, check_shape
+from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.deployment.likeness import Reference
+from s2r_torch.deployment.recording.episodes import Recording, after
+from s2r_torch.errors import ObservationError, SettingError
+from s2r_torch.predictors.ensemble import Ensemble, Evaluator, greedy_actions
+from s2r_torch.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class MetaPolicy:
+    """A predictor and all that it takes to use it anywhere: `condition` on densities, then `act`.
+
+    Args:
+        ensemble: the survivors.
+        chosen: which of them acts, an index into `ensemble`.
+        estimator: kernel, bandwidth and grid that densities must be estimated with.
+        cover: action sequences that visit every state.
+        n_real: observations per state that a world is asked for.
+        reference: what a world is compared with before anybody acts in it; None leaves worlds untested.
+
+    Raises:
+        SettingError: no such survivor, or no observation at all.
+    """
+
+    ensemble: Ensemble
+    chosen: int
+    estimator: DensityEstimator
+    cover: tuple[tuple[int, ...], ...]
+    n_real: int
+    reference: Reference | None = None
+
+    def __post_init__(self):
+        if not 0 <= self.chosen < self.ensemble.size or self.n_real < 1:
+            raise SettingError(
+                expected=f"chosen in 0 .. {self.ensemble.size - 1} and n_real >= 1",
+                got=f"{self.chosen} and {self.n_real}",
+                cause="an index into the whole class instead of the survivors, or an empty budget",
+            )
+
+    @property
+    def problem(self) -> Problem:
+        return self.ensemble.problem
+
+    def condition(self, D_hat: Tensor) -> Policy:
+        """The policy for one world's densities [xi, G], or for B worlds' [B, xi, G]."""
+        one = D_hat.ndim == 2
+        expected = (self.problem.graph.num_states, self.problem.grid.num_points)
+        check_shape("densities", D_hat, expected if one else (None, *expected), "another grid, or another state graph")
+        if not bool(torch.isfinite(D_hat).all()):
+            raise ObservationError(expected="finite densities", got="NaN or inf", cause="a damaged estimate")
+        acting, D = self.ensemble.subset([self.chosen]), D_hat[None] if one else D_hat
+        return Policy(acting.evaluator(D), self.problem, None if one else len(D_hat), acting.groups[0], D)
+
+    def condition_on(self, observations: Sequence[Tensor] | Recording) -> Policy:
+        """The policy for a world's observations.
+
+        Args:
+            observations: one tensor [n_s, d] per state, in the graph's order; or recorded episodes, of which the first
+                n_real readings of every state are used.
+        """
+        if isinstance(observations, Recording):
+            observations = observations.samples(self.problem.graph, self.n_real)
+        return self.condition(self.densities(observations))
+
+    def densities(self, observations: Sequence[Tensor]) -> Tensor:
+        """The densities [..., xi, G] of observations [..., n_s, d] of every state; leading sizes are those of worlds.
+
+        Raises:
+            ObservationError: states left out, or observations that no density can be estimated from; it says where.
+        """
+        paths, densities = self.problem.graph.paths, []
+        if len(observations) != len(paths):
+            raise ObservationError(
+                expected=f"observations at {len(paths)} states", got=f"{len(observations)}", cause="states left out"
+            )
+        for path, x in zip(paths, observations, strict=True):
+            try:
+                densities.append(self.estimator(x))
+            except ObservationError as error:
+                raise ObservationError(
+                    expected=error.expected, got=f"{error.got} {after(path)}", cause=error.cause
+                ) from error
+        return torch.stack(densities, -2)
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """A meta-policy conditioned on densities: a map from (step, observation) to an action."""
+
+    _evaluator: Evaluator
+    problem: Problem
+    num_worlds: int | None  # B, or None for one world without that axis
+    group: PredictorGroup  # the acting predictor alone
+    D: Tensor  # [B or 1, xi, G] what it is conditioned on
+
+    def q(self, step: int, x: Tensor) -> Tensor:
+        """f(D, x, a) for x [n, d] (one world) or [B, n, d] (B worlds): [..., A]."""
+        spec = self.problem.spec
+        if not 0 <= step < spec.horizon:
+            raise SettingError(
+                expected=f"a step in 0 .. {spec.horizon - 1}", got=str(step), cause="an episode longer than the horizon"
+            )
+        x = torch.as_tensor(x)
+        expected = (None, spec.obs_dim) if self.num_worlds is None else (self.num_worlds, None, spec.obs_dim)
+        check_shape("observations", x, expected, "a missing batch axis, other worlds, or another sensor")
+        if not bool(torch.isfinite(x).all()):
+            raise ObservationError(expected="finite observations", got="NaN or inf", cause="a broken or stuck sensor")
+        q = self._evaluator.q_of(0, step, x[None] if self.num_worlds is None else x)
+        return q[0] if self.num_worlds is None else q
+
+    def act(self, step: int, x: Tensor) -> Tensor:
+        """Greedy actions for x [n, d] or [B, n, d]: [...] int64."""
+        return greedy_actions(self.q(step, x))

@@ -1,0 +1,250 @@
+"""Recorded episodes as tables: one row per step, columns `episode`, `step`, `action` and one per sensor.
+
+    episode,step,action,row,column
+    0,0,1,0.31,0.12
+    0,1,0,1.22,0.18
+    ...
+
+An episode is any label; its rows stand together, steps 0 .. H-1 in order. `action` is the one taken after the reading
+(after the last one it may be empty). Sensors have the schema's names, so that columns in another order are no mistake;
+`x_1 .. x_d` are accepted, too. Other columns, rewards above all, are not looked at. An episode without any reading is
+one that is still to be run, as in a template. Every error names the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from s2r_torch.base import Path as Actions
+from s2r_torch.base import ProblemSpec
+from s2r_torch.deployment.recording.episodes import Recording
+from s2r_torch.deployment.recording.tables import Table, read_table, write_table
+from s2r_torch.errors import RecordingError
+
+KEYS = ("episode", "step", "action")
+
+
+def read_recording(path: Path | str, spec: ProblemSpec, *, short_episodes: bool = False) -> Recording:
+    """Reads episodes from a CSV, NPZ or Parquet file and checks every row.
+
+    Args:
+        path: the file.
+        spec: sizes, sensor names and their ranges.
+        short_episodes: accept episodes that were interrupted; the readings that they have are used.
+
+    Returns:
+        The episodes that have readings, in the order of the file.
+
+    Raises:
+        RecordingError: whatever is wrong with the file, with the row and the likely cause.
+        SettingError: an unknown kind of file.
+    """
+    table = read_table(path)
+    names = _sensor_columns(table, spec, path)
+    if len(table) == 0:
+        raise RecordingError(expected=f"rows in {path}", got="a header only", cause="a logger that never wrote")
+    starts = _episode_starts(table, spec)
+    x = np.stack([table.numbers(name) for name in names], 1)  # [rows, d]
+    length = _lengths(table, starts, x, spec, short_episodes)
+    _require_finite(table, names, x, _among_first(table, starts, length))
+    actions = _actions(table, starts, length, spec)
+    _require_in_range(table, names, x, spec)
+    return _assemble(starts, length, actions, x, spec)
+
+
+def write_recording(path: Path | str, recording: Recording, spec: ProblemSpec) -> None:
+    """Writes episodes so that `read_recording` gives them back, bit for bit; the format follows the file's ending."""
+    N, H = recording.x.shape[:2]
+    seen = (torch.arange(H) < recording.length[:, None]).flatten()
+    action = torch.cat([recording.actions.double(), torch.full((N, 1), torch.nan, dtype=torch.float64)], 1)
+    x = recording.x.double().flatten(0, 1)[seen].numpy()
+    columns = {
+        "episode": torch.arange(N).repeat_interleave(H)[seen].numpy(),
+        "step": torch.arange(H).repeat(N)[seen].numpy(),
+        "action": action.flatten()[seen].numpy(),
+    }
+    write_table(path, columns | {name: x[:, j] for j, name in enumerate(spec.obs_names)})
+
+
+def write_template(path: Path | str, plan: Sequence[tuple[Actions, int]], spec: ProblemSpec) -> None:
+    """Writes the episodes of a plan, (actions, how many) each, with empty readings to be filled in."""
+    rows = [actions for actions, count in plan for _ in range(count)]
+    N, H = len(rows), spec.horizon
+    action = np.full((N, H), np.nan)
+    action[:, : H - 1] = np.asarray(rows, dtype=np.float64).reshape(N, H - 1)
+    columns = {
+        "episode": np.repeat(np.arange(N), H),
+        "step": np.tile(np.arange(H), N),
+        "action": action.ravel(),
+    }
+    write_table(path, columns | {name: np.full(N * H, np.nan) for name in spec.obs_names})
+
+
+def _sensor_columns(table: Table, spec: ProblemSpec, path: Path | str) -> list[str]:
+    """The columns of the d sensors, in the schema's order."""
+    generic = [f"x_{j + 1}" for j in range(spec.obs_dim + 1)]
+    named = list(spec.obs_names)
+    names = generic[:-1] if not set(named) & set(table.columns) and generic[0] in table.columns else named
+    missing = [name for name in (*KEYS, *names) if name not in table.columns]
+    if missing:
+        raise RecordingError(
+            expected=f"columns {', '.join((*KEYS, *names))} in {path}",
+            got=f"{', '.join(table.columns) or 'none'} (missing: {', '.join(missing)})",
+            cause="a header that is missing or misspelt, or sensors of another machine",
+        )
+    if names == generic[:-1] and generic[-1] in table.columns:
+        raise RecordingError(
+            expected=f"{spec.obs_dim} sensors, {', '.join(names)}",
+            got=f"also {generic[-1]} in {path}",
+            cause="readings of another dimension than the policy was trained for",
+        )
+    return names
+
+
+def _whole(table: Table, name: str, values: np.ndarray, largest: int, what: str) -> None:
+    """Raises unless the values that are not NaN are integers in 0 .. largest."""
+    known = np.nan_to_num(values, nan=0.0)
+    bad = np.flatnonzero((known != np.round(known)) | (known < 0) | (known > largest))
+    if len(bad):
+        raise RecordingError(
+            expected=f"{what} in 0 .. {largest} at {table.at(int(bad[0]))}",
+            got=f"{values[bad[0]]:g}",
+            cause=f"another meaning of {name!r}, counted from 1, or shifted columns",
+        )
+
+
+def _episode_starts(table: Table, spec: ProblemSpec) -> np.ndarray:
+    """The first row of every episode, after checking that its steps are 0, 1, ... and all its rows together."""
+    step, labels = table.numbers("step"), table.labels("episode")
+    empty = np.flatnonzero(np.isnan(step))
+    if len(empty):
+        raise RecordingError(
+            expected=f"a step at {table.at(int(empty[0]))}", got="nothing", cause="a row that was not filled in"
+        )
+    _whole(table, "step", step, spec.horizon - 1, "an integer step")
+    first = np.r_[True, labels[1:] != labels[:-1]]
+    expected = np.where(first, 0, np.r_[0, step[:-1] + 1])
+    starts = np.flatnonzero(first)
+    again = starts[np.setdiff1d(np.arange(len(starts)), np.unique(labels[starts], return_index=True)[1])]
+    wrong = np.flatnonzero(step != expected)
+    row = min([*again[:1].tolist(), *wrong[:1].tolist()], default=None)
+    if row is not None:
+        raise _disorder(table, labels, step, row, seen_before=row in again)
+    return starts
+
+
+def _disorder(table: Table, labels: np.ndarray, step: np.ndarray, row: int, seen_before: bool) -> RecordingError:
+    """What is wrong with the order of rows at a row."""
+    label, here = labels[row], int(step[row])
+    if seen_before:
+        before = np.flatnonzero((labels[:row] == label) & (step[:row] == here))
+        return RecordingError(
+            expected=f"all rows of episode {label} together, steps in order",
+            got=f"episode {label}, step {here} at {table.at(row)}, after other episodes",
+            cause=f"a duplicate of {table.at(int(before[0]))}" if len(before) else "rows in mixed order; sort them",
+        )
+    if row == 0 or labels[row - 1] != label:
+        return RecordingError(
+            expected=f"episode {label} to begin with step 0",
+            got=f"step {here} at {table.at(row)}",
+            cause="its first rows are missing, or rows in mixed order",
+        )
+    last = int(step[row - 1])
+    cause = "steps were skipped" if here > last else "rows in mixed order, or two episodes of one name"
+    return RecordingError(
+        expected=f"step {last + 1} of episode {label} at {table.at(row)}",
+        got=f"step {here}",
+        cause="a duplicated row" if here == last else cause,
+    )
+
+
+def _lengths(table: Table, starts: np.ndarray, x: np.ndarray, spec: ProblemSpec, short_episodes: bool) -> np.ndarray:
+    """How many readings every episode has, 0 for those still to be run; raises where an episode is too short."""
+    empty = np.isnan(x).all(1)
+    length = np.empty(len(starts), dtype=np.int64)
+    for i, (start, end) in enumerate(zip(starts.tolist(), _ends(table, starts).tolist(), strict=True)):
+        filled = np.flatnonzero(~empty[start:end])
+        length[i] = 0 if not len(filled) else filled[-1] + 1 if short_episodes else end - start
+        if 0 < length[i] < spec.horizon and not short_episodes:
+            raise RecordingError(
+                expected=f"{spec.horizon} steps in every episode",
+                got=f"{length[i]} in one that ends at {table.at(end - 1)}",
+                cause=(
+                    "the file was cut short, or is still being written"
+                    if end == len(table)
+                    else "an episode that was interrupted; short_episodes=true uses the readings that it has"
+                ),
+            )
+    if not length.any():
+        raise RecordingError(expected="readings", got="none in any row", cause="a template that was not filled in")
+    return length
+
+
+def _ends(table: Table, starts: np.ndarray) -> np.ndarray:
+    """One beyond the last row of every episode."""
+    return np.r_[starts[1:], len(table)]
+
+
+def _among_first(table: Table, starts: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Which rows are among the first count[i] of their episode i: `[rows]` bool."""
+    sizes = _ends(table, starts) - starts
+    return np.arange(len(table)) - np.repeat(starts, sizes) < np.repeat(count, sizes)
+
+
+def _require_finite(table: Table, names: list[str], x: np.ndarray, needed: np.ndarray) -> None:
+    bad = np.flatnonzero(needed & ~np.isfinite(x).all(1))
+    if len(bad):
+        row = int(bad[0])
+        j = int(np.flatnonzero(~np.isfinite(x[row]))[0])
+        raise RecordingError(
+            expected=f"a finite reading in column {names[j]!r} at {table.at(row)}",
+            got=f"{x[row, j]}; {len(bad)} of {int(needed.sum())} rows have one that is not",
+            cause="a sensor that dropped out, or a cell that was not filled in; leave out the whole episode",
+        )
+
+
+def _actions(table: Table, starts: np.ndarray, length: np.ndarray, spec: ProblemSpec) -> np.ndarray:
+    """The actions `[rows]`, -1 where none is needed."""
+    action = table.numbers("action")
+    _whole(table, "action", action, spec.num_actions - 1, "an action")
+    needed = _among_first(table, starts, length - 1)
+    bad = np.flatnonzero(needed & np.isnan(action))
+    if len(bad):
+        raise RecordingError(
+            expected=f"the action taken after the reading at {table.at(int(bad[0]))}",
+            got="nothing",
+            cause="a row that was not filled in; without it, nobody knows which state comes next",
+        )
+    return np.where(needed, action, -1).astype(np.int64)
+
+
+def _require_in_range(table: Table, names: list[str], x: np.ndarray, spec: ProblemSpec) -> None:
+    """Raises when most readings of a sensor are off its range; a few outliers are judged with the densities."""
+    with np.errstate(invalid="ignore"):
+        off = (x < np.asarray(spec.low)) | (x > np.asarray(spec.high))
+    share = off.sum(0) / np.isfinite(x).sum(0)
+    if share.max() > 0.5:
+        j = int(share.argmax())
+        row = int(np.flatnonzero(off[:, j])[0])
+        raise RecordingError(
+            expected=f"readings of {names[j]!r} in {spec.low[j]:g} .. {spec.high[j]:g}",
+            got=f"{share[j]:.0%} of them outside, the first {x[row, j]:g} at {table.at(row)}",
+            cause="other units, a sensor that is off its range, or columns under each other's names",
+        )
+
+
+def _assemble(
+    starts: np.ndarray, length: np.ndarray, actions: np.ndarray, x: np.ndarray, spec: ProblemSpec
+) -> Recording:
+    H = spec.horizon
+    kept = np.flatnonzero(length)
+    rows = starts[kept, None] + np.arange(H)
+    seen = np.arange(H) < length[kept, None]
+    rows = np.where(seen, rows, 0)
+    readings = np.where(seen[..., None], x[rows], np.nan)
+    taken = np.where(seen[:, : H - 1], actions[rows[:, : H - 1]], -1)
+    return Recording(*map(torch.from_numpy, (np.maximum(taken, 0), readings, length[kept])))

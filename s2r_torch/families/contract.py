@@ -1,0 +1,56 @@
+"""What a family of environments is: a prior over theta, a way to build simulators from theta, and a `ProblemSpec`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from s2r_torch.base import ProblemSpec, Simulators, StateGraph, UnlabelledWorld
+
+
+@dataclass(frozen=True, eq=False)
+class GroundTruth:
+    """What only an omniscient observer knows of B environments; for evaluation and tests, never for learning.
+
+    Expectations over observations are quadratures: x ~ D[theta, s] is represented by m weighted points.
+
+    Args:
+        graph: the true state graph, states in depth-first order.
+        x: `[B, xi, m, d]` quadrature points of every state's observation density.
+        weight: `[B, xi, m]` their weights, summing to 1 over m.
+        reward: `[B, xi, m, A]` mean reward of each action at each point, in units of total episode reward.
+    """
+
+    graph: StateGraph
+    x: Tensor  # [B, xi, m, d]
+    weight: Tensor  # [B, xi, m]
+    reward: Tensor  # [B, xi, m, A]
+
+
+@runtime_checkable
+class Family(Protocol):
+    """A prior over theta and the environments that theta makes."""
+
+    name: str
+    spec: ProblemSpec
+
+    def prior(self, n: int, generator: torch.Generator) -> Tensor:
+        """Draws theta [n, k], float64, i.i.d. from mu; consumes the generator."""
+
+    def simulators(self, theta: Tensor, ids: Sequence[int]) -> Simulators:
+        """The simulators of theta [B, k], named by ids [B]."""
+
+    def world(self, theta: Tensor, generator: torch.Generator) -> UnlabelledWorld:
+        """The world of one theta [k], without any reward; keeps the generator."""
+
+    def truth(self, theta: Tensor) -> GroundTruth | None:
+        """The ground truth of theta [B, k], or None where the family does not know it."""
+
+    # Optional: `known_class(grid, **settings) -> PredictorGroup`, a finite class whose first member is f* (mixture).
+
+    def parameters(self) -> dict:
+        """Keyword arguments (JSON values) that rebuild this family; stored in policy files."""

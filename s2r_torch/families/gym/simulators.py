@@ -1,0 +1,126 @@
+"""Simulators and worlds of a `GymFamily`: the former replay, the latter step every episode for real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from s2r_torch.families.gym.replay import ReplayTree
+from s2r_torch.families.layered import require_generators, require_ids, require_running
+from s2r_torch.families.noise import bernoulli
+
+
+class Sensor(Protocol):
+    """Readings of latent numbers under theta; `quadrature` may be missing, then the family has no ground truth."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    names: tuple[str, ...]
+
+    def read(self, theta: Tensor, latent: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Draws x [B, n, d] at latent [B, n, l] under theta [B, k]; row b consumes generator b alone."""
+
+    def quadrature(self, theta: Tensor, latent: Tensor) -> tuple[Tensor, Tensor]:
+        """Points x [B, xi, m, d] and weights [B, xi, m] of the readings at latent [xi, l]."""
+
+
+@dataclass(frozen=True, eq=False)
+class Moves:
+    """What mean rewards may depend on, beside theta."""
+
+    latent: Tensor  # [B, n, l]
+    actions: Tensor  # [B, n]
+    following: Tensor  # [B, n, l]
+    raw: Tensor  # [B, n] the environment's own rewards
+
+
+RewardModel = Callable[[Tensor, Moves], Tensor]  # (theta [B, k], moves) -> mean rewards [B, n]
+
+
+def own_reward(theta: Tensor, moves: Moves) -> Tensor:
+    """The environment's own rewards, whatever theta is."""
+    return moves.raw
+
+
+class GymSimulators:
+    """B simulators (`base.Simulators`) that replay every action path once and draw readings and rewards in batch.
+
+    Args:
+        family: the `GymFamily`.
+        theta: `[B, k]`.
+        ids: `[B]` names.
+        tree: what happens along action paths.
+        roots: `[B]` each simulator's root in the tree; all 0 where dynamics are shared.
+    """
+
+    def __init__(self, family, theta: Tensor, ids: Sequence[int], tree: ReplayTree, roots: Tensor):
+        self.family, self.spec, self.theta, self.tree, self.roots = family, family.spec, theta, tree, roots
+        self.ids = require_ids(theta, ids)
+        self._generators: Sequence[torch.Generator] = ()
+        self._nodes: Tensor | None = None
+        self._step = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def reset(self, n: int, generators: Sequence[torch.Generator]) -> Tensor:
+        require_generators(generators, len(self))
+        self._generators, self._step = generators, 0
+        self._nodes = self.roots[:, None].repeat(1, n)
+        return self._read()
+
+    def step(self, actions: Tensor) -> tuple[Tensor | None, Tensor]:
+        require_running(self._nodes)
+        following, mean = self.family.moves(self.tree, self.theta, self._nodes, actions)
+        reward = mean
+        if self.family.bernoulli_rewards:
+            scale = self.spec.reward_scale
+            reward = bernoulli(mean / scale, self._generators) * scale
+        self._step += 1
+        self._nodes = following if self._step < self.spec.horizon else None
+        return (None if self._nodes is None else self._read()), reward
+
+    def select(self, indices: Sequence[int]) -> GymSimulators:
+        rows = list(indices)
+        return GymSimulators(self.family, self.theta[rows], [self.ids[i] for i in rows], self.tree, self.roots[rows])
+
+    def _read(self) -> Tensor:
+        return self.family.sensor.read(self.theta, self.tree.latent(self._nodes), self._generators)
+
+
+class GymWorld:
+    """One world (`base.UnlabelledWorld`): every episode runs in its own environment, and rewards are not looked at.
+
+    Args:
+        family: the `GymFamily`.
+        theta: `[k]`.
+        generator: draws the readings; kept.
+    """
+
+    def __init__(self, family, theta: Tensor, generator: torch.Generator):
+        self.family, self.spec, self.theta = family, family.spec, theta
+        self._generator = generator
+        self._episodes: list = []  # environments, opened when first needed
+        self._running = self._step = 0
+
+    def reset(self, n: int) -> Tensor:
+        while len(self._episodes) < n:
+            self._episodes.append(self.family.episode(self.theta))
+        self._running, self._step = n, 0
+        return self._read([episode.reset() for episode in self._episodes[:n]])
+
+    def step(self, actions: Tensor) -> Tensor:
+        self._step += 1
+        require_running(self._running if self._step < self.spec.horizon else None)
+        running = self._episodes[: self._running]
+        for episode, action in zip(running, actions.tolist(), strict=True):
+            episode.move(action)
+        return self._read([episode.latent() for episode in running])
+
+    def _read(self, latent: list[list[float]]) -> Tensor:
+        numbers = torch.tensor(latent, dtype=torch.float64)
+        return self.family.sensor.read(self.theta[None], numbers[None], [self._generator])[0]

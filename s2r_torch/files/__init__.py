@@ -1,0 +1,1 @@
+"""Whole files or none; tensors with a JSON header, never executed."""

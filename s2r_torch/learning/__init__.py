@@ -1,0 +1,1 @@
+"""SIMULATORS: explore them (Algorithm 2), eliminate predictors (3-6), all of Sim2Real (1)."""

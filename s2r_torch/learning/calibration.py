@@ -1,0 +1,176 @@
+r"""How far is a trained class from holding f*? Measured on simulators drawn for this alone.
+
+A trained class never holds f*, so a rule that allows for noise only would eliminate every member. Per state:
+
+    f0    = argmin_f mean_b Risk_b(f)
+    slack = quantile over b of  Risk_b(f0) - min_f Risk_b(f)
+
+stands for the squared bias b_bar^2 of the calibrated rule. This is heuristic: it measures how unevenly the best member
+fits the simulators, not its distance from f*. Because calibration simulators and judges are exchangeable, a fresh
+simulator's excess lies below the slack with probability about the quantile, and that is all that is promised.
+
+`density_bias` is what densities alone can add to b_bar (theory.md 2.1), from a certificate and a band. The slack of a
+trained class holds their error already, having been measured on estimates of the same size: it is reported beside the
+slack and not added. An exact class has no other bias: there it is b_bar (`sim2real.gather_judges`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from s2r_torch.base import StateGraph
+from s2r_torch.episodes import Guard, rollout, try_actions
+from s2r_torch.errors import SettingError
+from s2r_torch.learning.rules import Evidence, RuleSettings, calibrated
+from s2r_torch.predictors.ensemble import Ensemble
+from s2r_torch.rng import Seed
+
+
+@dataclass(frozen=True)
+class CalibrationSettings:
+    """Sizes of the calibration stage.
+
+    Args:
+        simulators: how many simulators are drawn for it.
+        n: samples per state and simulator.
+        n_rollouts: episodes per simulator that measure the class's overrating of itself.
+        quantile: share of simulators whose excess the slack covers, in (0, 1].
+
+    Raises:
+        SettingError: a size below 1, or a quantile out of range.
+    """
+
+    simulators: int = 32
+    n: int = 500
+    n_rollouts: int = 16
+    quantile: float = 0.9
+
+    def __post_init__(self):
+        if min(self.simulators, self.n, self.n_rollouts) < 1 or not 0 < self.quantile <= 1:
+            raise SettingError(
+                expected="sizes >= 1 and a quantile in (0, 1]", got=str(self), cause="a typo in conf/predictors"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What the calibration simulators showed."""
+
+    slack: tuple[float, ...]  # [xi] squared bias allowed at every state
+    risk: Tensor  # [F] pooled Bellman risk, summed over states
+    value_bias: float  # V_hat* of the best member minus what its policy earned
+
+    @property
+    def best(self) -> int:
+        """The member of least pooled risk."""
+        return int(self.risk.argmin())
+
+
+def bellman_table(simulators: Guard, D_hat: Tensor, ensemble: Ensemble, n: int, seed: Seed) -> tuple[Tensor, Tensor]:
+    """Bellman risks and greedy values of all members at all states, backward over layers.
+
+    Args:
+        simulators: B simulators.
+        D_hat: `[B, xi, G]` their densities.
+        ensemble: the class F.
+        n: samples per state and simulator.
+        seed: named stream.
+
+    Returns:
+        Risks [F, B, xi] and V_hat [F, B, xi], from the same samples.
+    """
+    graph: StateGraph = ensemble.problem.graph
+    evaluator = ensemble.evaluator(D_hat)
+    risks = torch.zeros(ensemble.size, len(simulators), graph.num_states, dtype=torch.float64)
+    V_hat = torch.zeros_like(risks)
+    for step in reversed(range(graph.horizon)):
+        for s in graph.states_of(step):
+            data = try_actions(simulators, graph.paths[s], n, seed.child("state", s))
+            V_next = None if step == graph.horizon - 1 else V_hat[:, :, graph.next_state[s]]
+            risks[:, :, s], V_hat[:, :, s] = evaluator.bellman_risks(step, data, V_next)
+    return risks, V_hat
+
+
+def density_bias(graph: StateGraph, lipschitz_bound: float, radius: float) -> tuple[float, ...]:
+    """What errors of the densities add to b_bar at every state, at most (theory.md 2.1).
+
+        phi_D = min(1, C_L radius);    phi_D in the last layer, 2 phi_D before, where V_hat of the successor errs too
+
+    Args:
+        graph: the state graph.
+        lipschitz_bound: C_L, in units of total reward per unit of density.
+        radius: of a sup-norm band around the densities that predictors are given (`Exploration.band`).
+
+    Returns:
+        A bound per state, in units of total reward; 1 is all that a value can be.
+
+    Paper deviation:
+        A band holds 95 % of the time, at each state; omega, the noise of V_hat, is left out. Hence heuristic.
+    """
+    phi_D = min(1.0, lipschitz_bound * radius)
+    return tuple(phi_D if step == graph.horizon - 1 else 2 * phi_D for step in graph.layer.tolist())
+
+
+def quantile_slack(risks: Tensor, quantile: float) -> Tensor:
+    """The slack above, [xi], from risks [F, B, xi] of the calibration simulators.
+
+    The quantile is the conformal one: the ceil((B + 1) quantile)-th smallest excess, or the largest where B is too
+    small for that. `rules.calibrated` says what it promises.
+    """
+    f0 = risks.mean(1).argmin(0)  # [xi]
+    excess = risks[f0, :, torch.arange(len(f0))].T - risks.amin(0)  # [B, xi]
+    rank = min(len(excess), math.ceil((len(excess) + 1) * quantile))
+    return excess.sort(0).values[rank - 1]
+
+
+def replay(risks: Tensor, layer: Tensor, n: int, slacks: Tensor, delta: float) -> Tensor:
+    """Who would survive a backward sweep of the calibrated rule, from one table of risks, at every slack.
+
+    Args:
+        risks: `[F, B, xi]` Bellman risks of the judges, from n samples a state (`bellman_table`).
+        layer: `[xi]` the layer of each state.
+        n: samples per state and simulator.
+        slacks: `[K, xi]` squared biases to try.
+        delta: failure probability of the sweep; every state gets its share.
+
+    Returns:
+        `[K, F]` bool.
+
+    Cost:
+        No episodes: O(K F B xi) time.
+    """
+    F, B, xi = risks.shape
+    alive = torch.ones(len(slacks), F, dtype=torch.bool)
+    for state in sorted(range(xi), key=lambda s: -int(layer[s])):
+        for k, slack in enumerate(slacks[:, state].tolist()):
+            settings = RuleSettings(0.0, math.sqrt(slack), F, delta / xi)
+            evidence = Evidence(risks[alive[k], :, state], n, lambda: torch.empty(0))
+            alive[k, alive[k].clone()] = calibrated(evidence, settings).keep
+    return alive
+
+
+def calibrate(
+    simulators: Guard, D_hat: Tensor, ensemble: Ensemble, settings: CalibrationSettings, seed: Seed
+) -> Calibration:
+    """Measures misspecification and overrating on calibration simulators with densities D_hat [B, xi, G].
+
+    Cost:
+        xi n + n_rollouts episodes per simulator.
+    """
+    risks, V_hat = bellman_table(simulators, D_hat, ensemble, settings.n, seed.child("table"))
+    pooled = risks.mean(1)  # [F, xi]
+    slack = quantile_slack(risks, settings.quantile)
+    best = int(pooled.sum(1).argmin())
+    evaluator = ensemble.subset([best]).evaluator(D_hat)
+    episodes = rollout(
+        simulators,
+        evaluator.policy_of(0),
+        settings.n_rollouts,
+        seed.child("rollout"),
+    )
+    bias = float(V_hat[best, :, 0].mean() - episodes.returns.mean())
+    return Calibration(tuple(slack.tolist()), pooled.sum(1), bias)

@@ -1,0 +1,251 @@
+"""Algorithms 3, 4 and 5: DFS-Learn, Consensus, TD-Eliminate, as pure functions on frozen records.
+
+`Judges` are the B simulators that judge the class F, with their densities; they never change. `Knowledge` is what has
+been learned so far; each call returns a new one. States stand for paths (T is shared and known after Algorithm 2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from s2r_torch.base import StateGraph
+from s2r_torch.episodes import Guard, observe, try_actions
+from s2r_torch.errors import RealizabilityError, SettingError
+from s2r_torch.learning.rules import Evidence, RuleSettings, rule_named
+from s2r_torch.planner.budget import Budget
+from s2r_torch.predictors.ensemble import Ensemble, Evaluator
+from s2r_torch.rng import Seed
+
+
+@dataclass(frozen=True)
+class Elimination:
+    """How predictors are eliminated.
+
+    Args:
+        rule: a name in `rules.RULES`.
+        on_empty: `error`, or `best` to go on with the member of least pooled risk (theory.md C10).
+        slack: per state, the squared bias that the calibrated rule allows; other rules take b_bar from the budget.
+        value_bias: how much V_hat* exceeds the value of its own policy, measured by calibration; heuristic.
+
+    Raises:
+        SettingError: an unknown rule or on_empty, before anything is drawn.
+    """
+
+    rule: str
+    on_empty: str = "error"
+    slack: tuple[float, ...] | None = None
+    value_bias: float = 0.0
+
+    def __post_init__(self):
+        rule_named(self.rule)
+        if self.on_empty not in ("error", "best"):
+            raise SettingError(expected="on_empty error or best", got=repr(self.on_empty), cause="a typo")
+
+
+@dataclass(frozen=True, eq=False)
+class Judges:
+    """The simulators that judge F: fixed for a whole run of Algorithm 1."""
+
+    simulators: Guard  # B simulators
+    D_hat: Tensor  # [B, xi, G]
+    graph: StateGraph
+    ensemble: Ensemble
+    budget: Budget
+    elimination: Elimination
+    seed: Seed
+    on_call: Callable[[str, int, int], None] = lambda name, state, survivors: None
+    _last: list[Evaluator] = field(default_factory=list)
+
+    def evaluator(self, alive: Tensor) -> Evaluator:
+        """The class conditioned on D_hat, without eliminated members; cached, and shrunk as members fall."""
+        current = self._last.pop() if self._last else self.ensemble.evaluator(self.D_hat)
+        if not current.holds(alive):  # asked about earlier knowledge: those members were dropped
+            current = self.ensemble.evaluator(self.D_hat)
+        self._last.append(current.keep(alive))
+        return self._last[0]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of TD-Eliminate, for the record."""
+
+    state: int
+    survivors: int
+    threshold: float
+    accuracy: float
+    least_risk: float
+
+
+@dataclass(frozen=True, eq=False)
+class Knowledge:
+    """What has been learned so far; replaced, never changed."""
+
+    alive: Tensor  # [F] bool, over the whole class for ever
+    V_hat: Tensor  # [F, B, xi] values of greedy actions; NaN where not estimated
+    learned: Tensor  # [xi] bool: TD-Eliminate was called there
+    risk: Tensor  # [F] pooled Bellman risk, summed over learned states
+    history: tuple[Call, ...] = ()
+
+    @staticmethod
+    def blank(judges: Judges) -> Knowledge:
+        """Nothing eliminated, nothing learned."""
+        F, (B, xi) = judges.ensemble.size, judges.D_hat.shape[:2]
+        return Knowledge(
+            alive=torch.ones(F, dtype=torch.bool),
+            V_hat=torch.full((F, B, xi), torch.nan, dtype=torch.float64),
+            learned=torch.zeros(xi, dtype=torch.bool),
+            risk=torch.zeros(F, dtype=torch.float64),
+        )
+
+    def best(self) -> int:
+        """The survivor of least pooled risk over the learned states: the one that is deployed."""
+        return int(torch.where(self.alive, self.risk, torch.inf).argmin())
+
+
+def dfs_learn(state: int, knowledge: Knowledge, judges: Judges) -> Knowledge:
+    """Learns a state after those of its successors on which the survivors disagree (Algorithm 3, DFS-Learn).
+
+    Args:
+        state: where to learn.
+        knowledge: what is known at entry.
+        judges: simulators, densities, class and budget.
+
+    Returns:
+        Knowledge with `state` learned, `alive` smaller or equal.
+
+    Raises:
+        RealizabilityError: no predictor survived and `on_empty` is `error`.
+
+    Paper deviation:
+        In the last layer the loop is skipped and successors are worth 0 (theory.md C1). A learned successor is not
+        tested again: its cached V_hat is used (theory.md F4, C3).
+
+    Cost:
+        At most A calls of Consensus per learned state and one TD-Eliminate.
+    """
+    if int(judges.graph.layer[state]) < judges.graph.horizon - 1:
+        for a in range(judges.graph.num_actions):
+            successor = int(judges.graph.next_state[state, a])
+            if knowledge.learned[successor]:
+                continue
+            agrees, knowledge = consensus(successor, knowledge, judges)
+            if not agrees:
+                knowledge = dfs_learn(successor, knowledge, judges)
+    return td_eliminate(state, knowledge, judges)
+
+
+def consensus(state: int, knowledge: Knowledge, judges: Judges) -> tuple[bool, Knowledge]:
+    """Tests whether the surviving predictors agree on a state's value (Algorithm 4, Consensus).
+
+        V_hat[f, b] = mean_i max_a f(D_hat[b], x_i, a),   x_i fresh
+        agrees      = |V_hat[f, b] - V_hat[g, b]| <= epsilon_test(|p|)  for all survivors f, g and all b
+
+    Args:
+        state: the end of p.a, in a layer >= 1.
+        knowledge: what is known at entry.
+        judges: simulators, densities, class and budget.
+
+    Returns:
+        The verdict, and knowledge with V_hat at that state.
+
+    Paper deviation:
+        None.
+
+    Cost:
+        n_test episodes per simulator.
+    """
+    step = int(judges.graph.layer[state])
+    x = observe(judges.simulators, judges.graph.paths[state], judges.budget.n_test, judges.seed.child("test", state))
+    V_hat = judges.evaluator(knowledge.alive).greedy_values(step, x)
+    alive = V_hat[knowledge.alive]
+    spread = float((alive.amax(0) - alive.amin(0)).max())
+    return spread <= judges.budget.epsilon_test(step - 1), _with_values(knowledge, state, V_hat)
+
+
+def td_eliminate(state: int, knowledge: Knowledge, judges: Judges) -> Knowledge:
+    """Keeps the predictors whose Bellman risk at a state is small on the simulators (Algorithm 5, TD-Eliminate).
+
+    Args:
+        state: where to learn; V_hat of its successors must be known for the survivors.
+        knowledge: what is known at entry.
+        judges: simulators, densities, class and budget.
+
+    Returns:
+        Knowledge with fewer survivors, V_hat at `state` from the same samples (theory.md C6), and `state` learned.
+
+    Raises:
+        RealizabilityError: no predictor survived and `on_empty` is `error`.
+
+    Paper deviation:
+        The rule is a choice (`rules.py`); the printed one is `paper`. An empty class is an error, or the member of
+        least pooled risk (theory.md C10).
+
+    Cost:
+        n_train episodes per simulator.
+    """
+    step = int(judges.graph.layer[state])
+    seed = judges.seed.child("train", state)
+    data = try_actions(judges.simulators, judges.graph.paths[state], judges.budget.n_train, seed)
+    evaluator = judges.evaluator(knowledge.alive)
+    V_next = None if step == judges.graph.horizon - 1 else knowledge.V_hat[:, :, judges.graph.next_state[state]]
+    risks, V_hat = evaluator.bellman_risks(step, data, V_next)
+    entry = knowledge.alive
+    evidence = Evidence(risks[entry], judges.budget.n_train, lambda: evaluator.distances(step, data, V_next))
+    verdict = rule_named(judges.elimination.rule)(evidence, _settings(state, judges))
+    alive = entry.clone()
+    alive[entry] = verdict.keep
+    if not bool(alive.any()):
+        alive = _emptied(state, risks, verdict.threshold, entry, judges)
+    call = Call(state, int(alive.sum()), verdict.threshold, verdict.accuracy, float(risks[entry].mean(1).min()))
+    judges.on_call("TD-Eliminate", state, call.survivors)
+    learned = knowledge.learned.clone()
+    learned[state] = True
+    knowledge = replace(
+        knowledge,
+        alive=alive,
+        learned=learned,
+        risk=knowledge.risk + risks.mean(1),  # eliminated members become NaN, and stay so
+        history=(*knowledge.history, call),
+    )
+    return _with_values(knowledge, state, V_hat)
+
+
+def _settings(state: int, judges: Judges) -> RuleSettings:
+    """What the rule is told at this state."""
+    budget, elimination = judges.budget, judges.elimination
+    slack = None if elimination.slack is None else elimination.slack[state]
+    leaf = int(judges.graph.layer[state]) == judges.graph.horizon - 1
+    return RuleSettings(
+        phi=budget.phi,
+        b_bar=budget.b_bar if slack is None else math.sqrt(slack),
+        num_members=judges.ensemble.size,
+        delta=budget.delta_td,
+        reward_width=judges.ensemble.problem.spec.reward_width,
+        residual_width=1.0 if leaf else 2.0,
+    )
+
+
+def _emptied(state: int, risks: Tensor, threshold: float, entry: Tensor, judges: Judges) -> Tensor:
+    """Nobody survived: an error, or the member of least pooled risk."""
+    alive = risks[entry]
+    if judges.elimination.on_empty != "best":
+        excess = (alive - alive.min(0).values).amax(1).min()
+        raise RealizabilityError(
+            expected=f"a predictor within {threshold:.3g} of the least Bellman risk on every simulator",
+            got=f"none of {int(entry.sum())} at state {state} (path {judges.graph.paths[state]}); the best misses by "
+            f"{float(excess):.3g} on its worst simulator",
+            cause="a trained class never holds f*: use rule=calibrated, raise b_bar, or set on_empty=best",
+        )
+    best = int(torch.where(entry, risks.mean(1), torch.inf).nan_to_num(torch.inf).argmin())
+    return torch.arange(len(entry)) == best
+
+
+def _with_values(knowledge: Knowledge, state: int, V_hat: Tensor) -> Knowledge:
+    values = knowledge.V_hat.clone()
+    values[:, :, state] = V_hat
+    return replace(knowledge, V_hat=values)

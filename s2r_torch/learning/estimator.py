@@ -1,0 +1,116 @@
+"""The density estimator of a problem, fixed before anything is estimated; and the densities of known states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from s2r_torch.base import Path, StateGraph
+from s2r_torch.density.bandwidth import SHRINK, lepski_bandwidth, paper_bandwidth, reference_bandwidth
+from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.kernels import make_kernel
+from s2r_torch.episodes import Guard, observe
+from s2r_torch.errors import SettingError
+from s2r_torch.learning.merging import MergeSettings
+from s2r_torch.rng import Seed
+
+MOST_READINGS = 2**23  # numbers observed at once, 64 MiB; a simulator may hold ten times that
+PILOTS = 32  # simulators that a pilot looks at
+FLOOR = 0.6  # least bandwidth, in node spacings; below half a spacing a state between two nodes would vanish
+
+
+BANDWIDTHS = ("lepski", "reference", "paper")
+BOUNDARIES = ("none", "legendre")
+
+
+@dataclass(frozen=True)
+class DensitySettings:
+    """How densities are estimated.
+
+    Args:
+        nodes: grid nodes per coordinate.
+        kernel: a name in `kernels.KERNELS`.
+        order: alpha, the smoothness that the kernel exploits.
+        bandwidth: `lepski` (adapts to the shape on a pilot), `reference` (the pilot's scale), `paper`
+            (n^(-1/(2 alpha + d))) or a number, the same on every axis.
+        shrink: factor on the pilot's bandwidth; None for 0.8 with lepski, 1 with reference.
+        n_pilot: pilot observations per simulator and layer, of at most 32 simulators.
+        boundary: `none`, or `legendre` where densities are positive at the edge of the observation box.
+        off_grid_limit: largest share of a state's observations off the grid.
+        merge: when two paths end in the same state.
+    """
+
+    nodes: int = 24
+    kernel: str = "legendre"
+    order: float = 2.0
+    bandwidth: str | float = "lepski"
+    shrink: float | None = None
+    n_pilot: int = 500
+    boundary: str = "none"
+    off_grid_limit: float = 0.01
+    merge: MergeSettings = field(default_factory=MergeSettings)
+
+    def __post_init__(self):
+        if isinstance(self.bandwidth, str) and self.bandwidth not in BANDWIDTHS:
+            raise SettingError(
+                expected=f"a bandwidth of {BANDWIDTHS} or a number", got=repr(self.bandwidth), cause="a typo"
+            )
+        if self.boundary not in BOUNDARIES:
+            raise SettingError(expected=f"a boundary of {BOUNDARIES}", got=repr(self.boundary), cause="a typo")
+        if not ((self.shrink is None or self.shrink > 0) and self.n_pilot >= 2):
+            raise SettingError(
+                expected="shrink > 0 or null, and n_pilot >= 2", got=str(self), cause="a typo in conf/density"
+            )
+
+
+def make_estimator(density: DensitySettings, simulators: Guard, n_dist: int, seed: Seed) -> DensityEstimator:
+    """Kernel, grid and bandwidth for n_dist samples a state, fixed before the samples they are used on are drawn.
+
+    Cost:
+        For `lepski` and `reference`, H n_pilot pilot episodes on at most 32 simulators.
+    """
+    spec = simulators.spec
+    grid = DensityGrid.uniform(spec.low, spec.high, density.nodes)
+    kernel = make_kernel(density.kernel, density.order)
+    if density.bandwidth == "lepski":
+        pilot = pilot_samples(simulators, density.n_pilot, seed)
+        shrink = density.shrink or SHRINK
+        bandwidth = lepski_bandwidth(pilot, n_dist, kernel, grid, shrink=shrink, off_grid_limit=density.off_grid_limit)
+    elif density.bandwidth == "reference":
+        pilot = pilot_samples(simulators, density.n_pilot, seed)
+        wanted = ((density.shrink or 1.0) * h for h in reference_bandwidth(pilot, n_dist, kernel))
+        bandwidth = tuple(max(h, FLOOR * s) for h, s in zip(wanted, grid.spacing, strict=True))
+    elif density.bandwidth == "paper":
+        bandwidth = (paper_bandwidth(n_dist, density.order, spec.obs_dim),) * spec.obs_dim
+    else:
+        bandwidth = (float(density.bandwidth),) * spec.obs_dim
+    return DensityEstimator(grid, kernel, bandwidth, density.boundary, off_grid_limit=density.off_grid_limit)
+
+
+def pilot_samples(simulators: Guard, n_pilot: int, seed: Seed) -> Tensor:
+    """Observations [B, H, n_pilot, d] along action 0, one state a layer, on at most PILOTS simulators."""
+    few = simulators.select(range(min(PILOTS, len(simulators))))
+    paths = [(0,) * step for step in range(simulators.spec.horizon)]
+    return torch.stack([observe(few, path, n_pilot, seed.child("pilot", path)) for path in paths], 1)
+
+
+def estimate_densities(
+    simulators: Guard, graph: StateGraph, estimator: DensityEstimator, n_dist: int, seed: Seed
+) -> Tensor:
+    """D_hat [B, xi, G] of known states: n_dist observations at the end of every state's path, on every simulator."""
+    states = (_estimate(simulators, path, estimator, n_dist, seed.child("density", path)) for path in graph.paths)
+    return torch.stack(list(states), 1)
+
+
+def _estimate(simulators: Guard, path: Path, estimator: DensityEstimator, n: int, seed: Seed) -> Tensor:
+    """D_hat [B, G] at a path's end; more readings than fit into memory are drawn in parts, whose estimates average."""
+    most = max(2, MOST_READINGS // (len(simulators) * simulators.spec.obs_dim))
+    count = -(-n // most)
+    if count == 1:
+        return estimator(observe(simulators, path, n, seed))
+    sizes = [n // count + (i < n % count) for i in range(count)]
+    parts = (size * estimator(observe(simulators, path, size, seed.child(i))) for i, size in enumerate(sizes))
+    return sum(parts) / n

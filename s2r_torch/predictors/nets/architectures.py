@@ -1,0 +1,150 @@
+"""The networks that ship: `lookup` (default), `mlp`, `conv`, `sets`, `linear`, `cones` and, as a baseline, `blind`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from s2r_torch.predictors.nets.embeddings import layer_means, linear_functionals, sorted_values, sup_distances
+from s2r_torch.predictors.nets.heads import ConeStep
+from s2r_torch.predictors.nets.learned_embeddings import ConvEmbedding, FlatEmbedding, SetEmbedding
+from s2r_torch.predictors.nets.net import Net
+from s2r_torch.predictors.nets.steps import Step
+from s2r_torch.predictors.registry import register
+
+RANK_SHARES = (0.0, 0.004, 0.01, 0.018, 0.03, 0.045, 0.065, 0.09, 0.14, 0.25)  # of G, in decreasing order of density
+
+
+class StatisticsNet(Net):
+    """Networks that see sorted values and mean positions of every state's density."""
+
+    bound_factor = 50.0  # averages move much less than D does
+
+    def setup(self) -> None:
+        grid = self.problem.grid
+        ranks = sorted({min(grid.num_points - 1, round(share * grid.num_points)) for share in RANK_SHARES})
+        self.register_buffer("ranks", torch.tensor(ranks))
+        centred = grid.nodes - (grid.nodes.amax(0) + grid.nodes.amin(0)) / 2
+        self.register_buffer("functionals", centred.T.float().contiguous())
+
+    def statistics(self, D: Tensor) -> Tensor:
+        """Sorted values and mean positions of D [B, xi, G]: [B, xi, ranks + d]."""
+        return torch.cat([sorted_values(D, self.ranks), linear_functionals(D, self.functionals)], -1)
+
+
+@register("lookup")
+class LookupNet(StatisticsNet):
+    """Densities looked up at x; sorted values and mean positions, averaged over the states of every layer."""
+
+    def summary(self, D: Tensor) -> Tensor:
+        return layer_means(self.statistics(D), self.problem.graph.layer).flatten(1)
+
+
+@register("sets")
+class SetsNet(StatisticsNet):
+    """DeepSets over states: an MLP of every state's statistics, averaged over each layer; densities looked up at x."""
+
+    options = {"set_width": 8}
+
+    def summary(self, D: Tensor) -> Tensor:
+        return self.statistics(D).flatten(1)
+
+    @torch.no_grad()
+    def fit_scales(self, D: Tensor) -> None:
+        """One scale and reference per statistic, shared by all states."""
+        super().fit_scales(D)
+        xi = self.problem.graph.num_states
+        centre, spread = self.centre.view(xi, -1), self.spread.view(xi, -1)
+        between = (centre - centre.mean(0)).square().mean(0)
+        self.spread.copy_((spread.square().mean(0) + between).sqrt().repeat(xi))
+        self.centre.copy_(centre.mean(0).repeat(xi))
+
+    def make_embedding(self, generator: torch.Generator) -> nn.Module:
+        layer, width = self.problem.graph.layer, self.options["set_width"]
+        statistics = self.summary_size // len(layer)
+        return SetEmbedding(self.size, layer, statistics, width, self.declared_bound, generator)
+
+
+class MapsNet(Net):
+    """Networks that see whole densities, averaged over the states of every layer."""
+
+    common_spread = True
+    bound_factor = 500.0  # sums over the grid move even less; grid: `conv` at C_L = 30, 460 times the estimate
+
+    def summary(self, D: Tensor) -> Tensor:
+        return layer_means(D, self.problem.graph.layer).flatten(1)
+
+
+@register("mlp")
+class MLPNet(MapsNet):
+    """An MLP over the flattened densities; densities looked up at x."""
+
+    bound_factor = 1500.0  # grid: C_L = 100
+    limits = "sums over the whole grid hardly tell how wide a density is, and the less the smaller C_L"
+
+    def make_embedding(self, generator: torch.Generator) -> nn.Module:
+        return FlatEmbedding(self.size, self.summary_size, self.width, self.declared_bound, generator)
+
+
+@register("linear")
+class LinearNet(MapsNet):
+    """Learned linear functionals of the densities and look-ups, combined with weights that depend on (x, a)."""
+
+    limits = "linear functionals cannot tell how wide a density is from where it lies; a larger C_L does not help"
+    default_head, default_depth = "signed", 1
+
+    def make_embedding(self, generator: torch.Generator) -> nn.Module:
+        return FlatEmbedding(self.size, self.summary_size, self.width, self.declared_bound, generator, depth=1)
+
+
+@register("conv")
+class ConvNet(MapsNet):
+    """Convolutions over the densities; densities looked up at x."""
+
+    default_head = "signed"
+    options = {"channels": 8}
+
+    def make_embedding(self, generator: torch.Generator) -> nn.Module:
+        shape = (self.problem.graph.horizon, *self.problem.grid.shape)
+        return ConvEmbedding(self.size, shape, self.options["channels"], generator)
+
+
+@register("cones")
+class ConesNet(StatisticsNet):
+    """Cones around training densities, by the largest difference of a statistic: a McShane extension, as a baseline."""
+
+    looks_up = False
+    bound_factor = 10.0
+    options = {"anchors": 32}
+
+    def setup(self) -> None:
+        super().setup()
+        size = self.problem.graph.horizon * (len(self.ranks) + len(self.functionals))
+        self.register_buffer("anchors", torch.zeros(self.options["anchors"], size))
+
+    def summary(self, D: Tensor) -> Tensor:
+        return sup_distances(self._statistics(D), self.anchors)
+
+    @torch.no_grad()
+    def fit_scales(self, D: Tensor) -> None:
+        """The first training densities become anchors, repeated where there are too few; distances stay as they are."""
+        self.anchors.copy_(self._statistics(D.to(self.anchors.dtype))[torch.arange(len(self.anchors)) % len(D)])
+        super().fit_scales(D)
+        self.centre.zero_()
+        self.spread.fill_(1.0)
+
+    def make_step(self, states: int, generator: torch.Generator) -> Step:
+        return ConeStep(self.sizes(self.summary_size, states), generator)
+
+    def _statistics(self, D: Tensor) -> Tensor:
+        return layer_means(self.statistics(D), self.problem.graph.layer).flatten(1)
+
+
+@register("blind")
+class BlindNet(Net):
+    """Sees x and the step but no density: the baseline that shows what densities are worth. Its constant is 0."""
+
+    looks_up = False
+
+    def summary(self, D: Tensor) -> Tensor:
+        return D.new_zeros(D.shape[0], 0)

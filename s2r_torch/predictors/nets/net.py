@@ -1,0 +1,317 @@
+r"""Architectures for the class F: stacked members, one small network per step, certified in the densities.
+
+Every architecture is made of a summary of D without parameters, an embedding learned from it or none, and a head:
+
+    D -> summary -> embedding -> head(embedding, densities looked up at x, x) -> f(D, x, .)
+    |f(D, x, a) - f(D', x, a)| <= C_L max |D - D'|          for every x and a
+
+To add one, subclass `Net`, give it `summary` (1-Lipschitz statistics of D) and, if it learns more from
+them, `make_embedding`; `@register("name")` makes `net=name` work:
+
+    @register("peaks")
+    class Peaks(Net):
+        def summary(self, D):
+            return layer_means(D.amax(-1, keepdim=True), self.problem.graph.layer).flatten(1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from s2r_torch.base import check_shape
+from s2r_torch.errors import LipschitzError, SettingError
+from s2r_torch.predictors.nets.embeddings import look_up
+from s2r_torch.predictors.nets.heads import head_class
+from s2r_torch.predictors.nets.lipschitz_estimate import LipschitzEstimate
+from s2r_torch.predictors.nets.steps import Constants, Sizes, Step
+from s2r_torch.predictors.registry import net_class
+from s2r_torch.problem import Problem
+
+AUTO = "auto"
+LARGEST = 2**14  # width or depth of a network: what is more was not written by this library
+TILE = 2**19  # hidden values of one layer evaluated at once: 2 MiB, which stay in the cache
+COLUMNS = 256  # samples in a tile, of one simulator where it has as many
+
+
+@dataclass(frozen=True, eq=False)
+class Conditioned:
+    """A group conditioned on the densities of B simulators."""
+
+    D: Tensor  # [B, xi, G]
+    steps: tuple  # [H] what every step's networks prepared from D
+
+
+class Net(nn.Module):
+    """F stacked members of one architecture: a `PredictorGroup` (base.py).
+
+    Args:
+        problem: state graph, grid and sizes.
+        members: F.
+        generator: draws the initial weights; consumed.
+        lipschitz_bound: C_L in density units, > 0 (Assumption 4); `auto` lets `training.fit` choose it.
+        head: a name in `heads.HEADS`; None takes the architecture's own.
+        width: hidden units, even.
+        depth: number of hidden layers, >= 1.
+        x_width: hidden units of the free branch in x.
+        options: the architecture's own settings, among `Net.options`.
+
+    Raises:
+        SettingError: a size that makes no network, or an unknown option.
+    """
+
+    name = ""
+
+    def __init__(
+        self,
+        problem: Problem,
+        members: int,
+        generator: torch.Generator,
+        *,
+        lipschitz_bound: float | str = 10.0,
+        head: str | None = None,
+        width: int = 32,
+        depth: int | None = None,
+        x_width: int = 16,
+        **options,
+    ):
+        super().__init__()
+        self.awaits_bound, self.estimate = lipschitz_bound == AUTO, None
+        number = isinstance(lipschitz_bound, int | float)
+        self.declared_bound = float(lipschitz_bound) if number else 1.0 if self.awaits_bound else -1.0
+        depth = self.default_depth if depth is None else depth
+        if members < 1 or width < 2 or width % 2 or depth < 1 or x_width < 1 or not self.declared_bound > 0:
+            raise SettingError(
+                expected="members, depth, x_width >= 1, an even width >= 2 and lipschitz_bound > 0 or auto",
+                got=f"{members}, {depth}, {x_width}, {width} and {lipschitz_bound}",
+                cause="a typo in conf/net",
+            )
+        if not set(options) <= set(self.options):
+            raise SettingError(
+                expected=f"options of {self.name!r} among {sorted(self.options)}",
+                got=str(sorted(set(options) - set(self.options))),
+                cause="a typo in conf/net, or a setting of another network",
+            )
+        self.problem, self.size = problem, members
+        self.width, self.depth, self.x_width = width, depth, x_width
+        self.head, self.options = head or self.default_head, {**self.options, **options}
+        grid, spec = problem.grid, problem.spec
+        low, high = torch.tensor(spec.low), torch.tensor(spec.high)
+        self.register_buffer("x_centre", ((low + high) / 2).float())
+        self.register_buffer("x_half", ((high - low) / 2).float())
+        self.register_buffer("height", torch.ones(()))
+        self.setup()
+        with torch.no_grad():
+            self.summary_size = self.summary(torch.zeros(1, problem.graph.num_states, grid.num_points)).shape[-1]
+        self.register_buffer("centre", torch.zeros(self.summary_size))
+        self.register_buffer("spread", torch.ones(self.summary_size))
+        self.steps = nn.ModuleList(
+            self.make_step(states if self.looks_up else 0, generator) for states in problem.graph.states_per_layer
+        )
+
+    # -- what an architecture gives ---------------------------------------------------------------------------------
+
+    limits = ""  # one line: why it falls short where the others do not, as measured; tables print it
+    certified = True  # whether `lipschitz_bound` is a proof; False for a user's own network without one
+    looks_up = True  # whether densities are looked up at x
+    common_spread = False  # whether all summaries share one scale
+    bound_factor = 2.0  # C_L over the pairwise estimate, for lipschitz_bound=auto (lipschitz_estimate.py)
+    default_head, default_depth = "mlp", 2
+    options: dict = {}  # further settings, JSON values, with their defaults
+
+    def setup(self) -> None:
+        """Registers constant buffers; called before `summary` is first used."""
+
+    def summary(self, D: Tensor) -> Tensor:
+        """1-Lipschitz statistics of D [B, xi, G], without parameters: [B, K]."""
+        raise NotImplementedError
+
+    def make_embedding(self, generator: torch.Generator) -> nn.Module | None:
+        """A learned map of the summary (learned_embeddings.py), or None for the summary itself."""
+        return None
+
+    def make_step(self, states: int, generator: torch.Generator) -> Step:
+        """The networks of one step with that many states to look up."""
+        embedding = self.make_embedding(generator)
+        inputs = self.summary_size if embedding is None else embedding.size
+        return head_class(self.head)(embedding, self.sizes(inputs, states), generator)
+
+    def sizes(self, inputs: int, states: int) -> Sizes:
+        """What a head must know, for an embedding of that size and that many states to look up."""
+        spec = self.problem.spec
+        return Sizes(
+            members=self.size,
+            inputs=inputs,
+            states=states,
+            obs_dim=spec.obs_dim,
+            num_actions=spec.num_actions,
+            width=self.width,
+            depth=self.depth,
+            x_width=self.x_width,
+            bound=self.declared_bound,
+        )
+
+    # -- scales, frozen from the training densities ------------------------------------------------------------------
+
+    @torch.no_grad()
+    def fit_scales(self, D: Tensor) -> None:
+        """Freezes reference and scale of every summary from training densities [B, xi, G]; never per D."""
+        D = D.to(self.height.dtype)
+        self.height.fill_(D.amax(-1).mean().clamp(min=1e-12))
+        values = self.summary(D)
+        self.centre.copy_(values.mean(0))
+        if self.common_spread:
+            self.spread.fill_(1 / self.declared_bound)  # C_L is applied at the input: rows below it then have norm 1
+        else:
+            spread = (values - self.centre).square().mean(0).sqrt()
+            self.spread.copy_(spread.clamp(min=1e-2 * float(spread.max()) if len(spread) else 1.0))
+        self.spread.clamp_(min=1e-12)
+
+    def constants(self) -> Constants:
+        """Lipschitz constants in D of the standardised summaries and of look-ups in units of the height."""
+        return Constants(1 / self.spread.abs(), 1 / self.height.abs())  # a damaged file may hold negative scales
+
+    # -- PredictorGroup ----------------------------------------------------------------------------------------------
+
+    def standardised(self, D: Tensor) -> Tensor:
+        """The summaries that the networks see, [B, K]."""
+        return (self.summary(D) - self.centre) / self.spread
+
+    def local(self, D: Tensor, step: int, x: Tensor) -> Tensor:
+        """Densities of the step's states looked up at x [B, n, d], in units of the height: [B, n, S_h]."""
+        if not self.looks_up:
+            return self.height.new_zeros(*x.shape[:2], 0)
+        states = self.problem.graph.states_of(step)
+        return look_up(D[:, states], *self.problem.grid.locate(x)) / self.height.to(D.device)
+
+    def scaled_x(self, x: Tensor) -> Tensor:
+        """Observations in [-1, 1]."""
+        return ((x.to(self.x_centre.dtype) - self.x_centre) / self.x_half).clamp(-3, 3)
+
+    def raw_q(self, step: int, summary: Tensor, local: Tensor, x: Tensor) -> Tensor:
+        """Unclamped f [F, B, n, A] from precomputed features, with gradients: what training uses."""
+        net = self.steps[step]
+        return net(net.prepare(summary, self.constants()), local, self.scaled_x(x))
+
+    @torch.no_grad()
+    def condition(self, D: Tensor) -> Conditioned:
+        graph, grid = self.problem.graph, self.problem.grid
+        check_shape("densities", D, (None, graph.num_states, grid.num_points), "another grid or another state graph")
+        D = D.to(self.height.dtype)
+        summary = self.standardised(D)
+        return Conditioned(D, tuple(net.prepare(summary, self.constants()) for net in self.steps))
+
+    @torch.no_grad()
+    def q(self, conditioned: Conditioned, step: int, x: Tensor) -> Tensor:
+        net, prepared, (batch, n, _) = self.steps[step], conditioned.steps[step], x.shape
+        columns = net.columns(self.local(conditioned.D, step, x), self.scaled_x(x))  # [*, B, n]
+        q = columns.new_empty(self.size, self.problem.spec.num_actions, batch, n)
+        wide = min(n, COLUMNS)
+        for rows in slices(batch, COLUMNS // wide):
+            for members in slices(self.size, TILE // (self.width * wide * (rows.stop - rows.start))):
+                part = prepared.part(members, rows)
+                for samples in slices(n, wide):
+                    tile = columns[:, rows, samples]
+                    q[members, :, rows, samples] = net.values(part, tile.flatten(1), tile.shape[2]).unflatten(
+                        2, tile.shape[1:]
+                    )
+        return q.clamp_(0, 1).permute(0, 2, 3, 1)
+
+    def recipe(self) -> dict:
+        return {"kind": "net", "name": self.name, "members": self.size, "settings": self.settings()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.state_dict()
+
+    @staticmethod
+    def from_recipe(recipe: dict, tensors: dict[str, Tensor], problem: Problem) -> Net:
+        """Rebuilds members of a registered network around these weights, frozen and certified again.
+
+        Raises:
+            LipschitzError: weights that break the declared bound.
+        """
+        sizes = [recipe["settings"][size] for size in ("width", "depth", "x_width")]
+        if int(recipe["members"]) > sum(value.numel() for value in tensors.values()) or max(sizes) > LARGEST:
+            raise ValueError(f"{recipe['members']} members of sizes {sizes}")  # before room is made for them
+        net = net_class(recipe["name"])(problem, int(recipe["members"]), torch.Generator(), **recipe["settings"])
+        net.load_state_dict(tensors)
+        net.requires_grad_(False)
+        net.certify()
+        return net
+
+    def subset(self, members: Sequence[int]) -> Net:
+        return self.with_members({k: v[list(members)] for k, v in self.stacked().items()})
+
+    def lipschitz_bound(self) -> Tensor:
+        if not self.certified:
+            return torch.full((self.size,), torch.inf, dtype=torch.float64)
+        return torch.stack([step.lipschitz_bound(self.constants()) for step in self.steps]).amax(0)
+
+    def certify(self) -> Tensor:
+        """The certified bounds [F]; raises LipschitzError if one exceeds the declared C_L or is not finite.
+
+        A network without a certificate has the bound infinity, and passes: `Ensemble.certified` tells.
+        """
+        bound = self.lipschitz_bound()
+        if self.certified and not bool((bound <= self.declared_bound * (1 + 1e-6)).all()):
+            raise LipschitzError(
+                expected=f"a Lipschitz constant of at most {self.declared_bound:g}",
+                got=f"{float(bound.max()):g}",
+                cause="weights that were changed or damaged after training",
+            )
+        return bound
+
+    def with_estimate(self, estimate: LipschitzEstimate) -> Net:
+        """The same members with C_L chosen from a pairwise estimate, which is kept beside it."""
+        bound = self.bound_factor * (estimate.significant or estimate.largest)
+        settings = self.settings() | {"lipschitz_bound": bound}
+        net = type(self)(self.problem, self.size, torch.Generator(), **settings)
+        net.load_state_dict(self.state_dict())
+        net.estimate = estimate
+        return net
+
+    # -- weights -----------------------------------------------------------------------------------------------------
+
+    @property
+    def num_parameters(self) -> int:
+        """Learned numbers of all members."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def stacked(self) -> dict[str, Tensor]:
+        """The parameters, each with the members as first axis."""
+        shapes = {}
+        for name, parameter in self.named_parameters():
+            value = parameter.detach()
+            per_member = value.shape[0] == self.size
+            shapes[name] = value if per_member else value.view(self.size, -1, *value.shape[1:])
+        return shapes
+
+    def with_members(self, stacked: dict[str, Tensor]) -> Net:
+        """A net of this architecture and these scales around other members' parameters."""
+        members = next(iter(stacked.values())).shape[0]
+        net = type(self)(self.problem, members, torch.Generator(), **self.settings())
+        scales = {k: v for k, v in self.state_dict().items() if k not in stacked}
+        weights = {k: v.reshape(p.shape) for (k, p), v in zip(net.named_parameters(), stacked.values(), strict=True)}
+        net.load_state_dict({**scales, **weights})
+        net.estimate = self.estimate
+        return net.requires_grad_(False)
+
+    def settings(self) -> dict:
+        """Keyword arguments (JSON values) that rebuild this architecture."""
+        return {
+            "lipschitz_bound": AUTO if self.awaits_bound else self.declared_bound,
+            "head": self.head,
+            "width": self.width,
+            "depth": self.depth,
+            "x_width": self.x_width,
+            **self.options,
+        }
+
+
+def slices(count: int, width: int) -> Iterator[slice]:
+    """Consecutive slices of 0 .. count of at most `width`, at least 1, each."""
+    for start in range(0, count, max(1, width)):
+        yield slice(start, min(start + max(1, width), count))

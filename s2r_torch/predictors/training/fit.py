@@ -1,0 +1,378 @@
+r"""Trains stacked members together by the Bellman risk, backward over layers, with Lightning.
+
+The layer of step h is fitted while the layers below it are frozen:
+
+    minimise  mean over b, s in layer h, i of  weight[f, b] (f(D_b, x_i, a_i) - r_i - V_hat[f, b, T(s, a_i)])^2
+    then      V_hat[f, b, s] = mean_i max_a clamp(f(D_b, x_i, a), 0, 1)       for the states of layer h
+
+so that targets never move while they are fitted. Members differ by their initial weights and by a bootstrap over
+simulators (`weight`).
+
+Every layer's steps are cut into `snapshots` equal spans, and of each span every member keeps one state (snapshots.py):
+the last one, unless simulators that no batch uses say that it is worse than an earlier one; they are asked `CHECKS`
+times a layer. So snapshots are states of different steps, a member that diverges is kept from before, and V_hat comes
+from the state kept of the last span. Without held-out simulators it is the state at the end of a span.
+
+A fit goes on where it was stopped, to the bit: batches depend on the step alone, and a state file (fit_state.py) holds
+everything else: weights, Adam's moments, V_hat and the states kept so far.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from s2r_torch.base import StateGraph
+from s2r_torch.episodes import Transitions
+from s2r_torch.errors import SettingError
+from s2r_torch.predictors.nets.lipschitz_estimate import pairwise_lipschitz
+from s2r_torch.predictors.nets.net import Net
+from s2r_torch.predictors.training.snapshots import Snapshots
+from s2r_torch.predictors.training.state import load_state, origin_of, save_state
+from s2r_torch.rng import Seed
+
+CHECKS = 20  # times a layer that held-out risks are looked at
+EVERY = 20  # steps between reports
+SAVE_SECONDS = 10.0  # between states written to disk
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How one architecture is trained.
+
+    Args:
+        members: networks trained side by side, each with its own seed and bootstrap weights.
+        snapshots: how many moments of training join the class, the last one included.
+        steps: optimiser steps per layer.
+        batch_simulators: simulators per step.
+        batch_samples: samples per state and simulator per step.
+        learning_rate: peak of the one-cycle schedule.
+        bootstrap: whether members weight simulators at random.
+        held_out: share of simulators, in [0, 1), that no batch uses; they tell when a member gets worse.
+
+    Raises:
+        SettingError: a size below 1, a rate that is not positive, or a share out of range.
+    """
+
+    members: int = 16
+    snapshots: int = 4
+    steps: int = 400
+    batch_simulators: int = 64
+    batch_samples: int = 8
+    learning_rate: float = 1e-2
+    bootstrap: bool = True
+    held_out: float = 0.0625
+
+    def __post_init__(self):
+        sizes = (self.members, self.snapshots, self.steps, self.batch_simulators, self.batch_samples)
+        wrong = min(sizes) < 1 or not self.learning_rate > 0 or not 0 <= self.held_out < 1
+        if wrong or self.snapshots > self.steps:
+            raise SettingError(
+                expected="sizes >= 1, snapshots <= steps, a positive learning rate and held_out in [0, 1)",
+                got=str(self),
+                cause="a typo in conf/predictors",
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """Draws of theta that train F, and judge nothing."""
+
+    D: Tensor  # [B, xi, G] estimated densities
+    samples: tuple[Transitions, ...]  # [xi] transitions at every state
+
+    def tensors(self) -> list[Tensor]:
+        """All of it."""
+        return [self.D, *(part for t in self.samples for part in (t.x, t.actions, t.rewards))]
+
+
+def fit(
+    net: Net,
+    data: TrainingData,
+    settings: TrainingSettings,
+    seed: Seed,
+    *,
+    accelerator: str = "cpu",
+    logger: Logger | bool = False,
+    on_step: Callable[[int, int, float], None] = lambda done, total, loss: None,
+    on_check: Callable[[int, Tensor], None] = lambda done, risks: None,
+    folder: FilePath | None = None,
+    state: FilePath | None = None,
+) -> Net:
+    """Fits all members of `net` and returns the net of all snapshots, members x snapshots of them.
+
+    Args:
+        net: stacked members with fresh weights; trained in place, unless lipschitz_bound=auto makes another one.
+        data: transitions at every state of B simulators.
+        settings: sizes and rates.
+        seed: named stream of batches and bootstrap weights.
+        accelerator: `cpu` or `gpu`.
+        logger: a Lightning logger, or False.
+        on_step: called every 20 steps and at the end with (steps done, steps in all, mean Bellman risk).
+        on_check: called with (steps done, risks [F]) when held-out risks are looked at. Both are told again what came
+            before when a fit goes on.
+        folder: Lightning's working folder.
+        state: file to go on from, if it is there, and to write to every `SAVE_SECONDS` and at the end.
+
+    Returns:
+        The net of all snapshots, frozen and certified, on the CPU. The last `settings.members` are the final ones.
+
+    Raises:
+        LipschitzError: a certificate above the declared bound.
+        CheckpointError: `state` is cut or damaged, or of another fit.
+        KeyboardInterrupt: Ctrl-C, as ever.
+    """
+    if net.awaits_bound:
+        net = net.with_estimate(pairwise_lipschitz(data.D, data.samples, net.problem.graph))
+    net.fit_scales(data.D)
+    module = _BellmanFit(net, data, settings, seed, on_step, on_check, state)
+    if module.start < module.total_steps:
+        _run(module, accelerator, logger, folder)
+    trained = module.net_of_snapshots()
+    trained.certify()
+    return trained
+
+
+def _run(module: _BellmanFit, accelerator: str, logger: Logger | bool, folder: FilePath | None) -> None:
+    """The steps that are left, by Lightning, without a word."""
+    quiet = logging.getLogger("lightning.pytorch")
+    level = quiet.level
+    quiet.setLevel(logging.ERROR)
+    steps = range(module.start, module.total_steps)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="lightning")  # worker and logging hints: batches are index tensors
+            warnings.filterwarnings("ignore", ".*LeafSpec.*")  # raised inside lightning by torch 2.13's pytree
+            trainer = Trainer(
+                max_steps=len(steps),
+                max_epochs=1,
+                accelerator=accelerator,
+                devices=1,
+                logger=logger,
+                log_every_n_steps=EVERY,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+                default_root_dir=folder,
+            )
+            own = torch.Generator()  # else the loader draws from the global one
+            trainer.fit(module, DataLoader(steps, batch_size=None, generator=own))
+    except SystemExit as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # Lightning turns Ctrl-C into exit(1)
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        quiet.setLevel(level)
+
+
+class _BellmanFit(LightningModule):
+    """One fit: the layers H-1 .. 0 one after another, `settings.steps` optimiser steps each."""
+
+    def __init__(
+        self,
+        net: Net,
+        data: TrainingData,
+        settings: TrainingSettings,
+        seed: Seed,
+        on_step: Callable,
+        on_check: Callable,
+        state: FilePath | None,
+    ):
+        super().__init__()
+        self.net, self.settings, self.seed = net, settings, seed
+        self.on_step, self.on_check, self.state_file = on_step, on_check, state
+        self.graph: StateGraph = net.problem.graph
+        self.total_steps = settings.steps * self.graph.horizon
+        self.D, self.samples = data.D.float(), data.samples
+        count = self.D.shape[0]
+        held_out = int(settings.held_out * count)
+        self.batched = count - (held_out if held_out > 1 else 0)  # simulators in batches: the first ones
+        self.V_hat = torch.zeros(net.size, count, self.graph.num_states)
+        self.weight = torch.ones(net.size, count)
+        if settings.bootstrap:  # Bayesian bootstrap over simulators
+            uniform = torch.rand(net.size, count, generator=seed.child("bootstrap").generator())
+            self.weight = -uniform.clamp(min=1e-12).log()
+        self.summary = net.standardised(self.D)
+        self.layer = self.graph.horizon  # the layer in training; none yet
+        self.snapshots = Snapshots(settings.steps, settings.snapshots)
+        self.checked = torch.zeros(0, 1 + net.size, dtype=torch.float64)  # steps done, held-out risks: what was told
+        self.told = torch.zeros(0, 2, dtype=torch.float64)  # steps done, mean Bellman risk
+        self.start, self.moments, self.saved = 0, {}, time.monotonic()
+        self.origin = origin_of(net, data.tensors(), settings, seed) if state else {}
+        if state and state.exists():
+            self._go_on_from(state)
+
+    # -- what Lightning calls ----------------------------------------------------------------------------------------
+
+    def configure_optimizers(self):
+        optimiser = torch.optim.Adam(self.net.parameters(), lr=self.settings.learning_rate, fused=True)
+        if self.moments:
+            groups = optimiser.state_dict()["param_groups"]
+            optimiser.load_state_dict({"state": self.moments, "param_groups": groups})
+        rate = lambda step: one_cycle(self.start + step, self.settings.steps)  # noqa: E731
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, rate)
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_fit_start(self) -> None:
+        for name in ("V_hat", "weight", "summary"):
+            setattr(self, name, getattr(self, name).to(self.device))
+        self.snapshots.load(self.snapshots.tensors(), self.device)
+
+    def training_step(self, number: int) -> Tensor:
+        layer = self.graph.horizon - 1 - int(number) // self.settings.steps
+        if layer < self.layer:
+            self._enter(layer)
+        b, x, actions, local, target = self._batch(int(number))
+        q = self.net.raw_q(layer, self.summary[b], local, x)
+        loss = (_errors(q, actions, target).mean(-1) * self.weight[:, b]).mean(-1)  # [F]
+        if self.logger is not None:
+            self.log_dict({"train/bellman_risk": loss.mean().detach(), "train/layer": float(layer)})
+        return loss.sum()
+
+    def on_train_batch_end(self, outputs, batch: int, batch_idx: int) -> None:
+        done, steps = int(batch) + 1, self.settings.steps
+        within = (done - 1) % steps + 1
+        if within in self.snapshots.ends or self.batched < len(self.D) and within % max(1, steps // CHECKS) == 0:
+            self._check(done, within)
+        if within == steps:
+            self._leave()
+        if done % EVERY == 0 or done == self.total_steps:
+            risk = float(outputs["loss"]) / self.net.size
+            self.told = torch.cat([self.told, torch.tensor([[done, risk]], dtype=torch.float64)])
+            self.on_step(done, self.total_steps, risk)
+        if self.state_file and (time.monotonic() - self.saved > SAVE_SECONDS or done == self.total_steps):
+            self._save(done)
+
+    # -- a layer, from its start to its end --------------------------------------------------------------------------
+
+    def _enter(self, layer: int) -> None:
+        """Precomputes a layer's features and targets; the layer below is frozen and valued."""
+        self.layer = layer
+        states = self.graph.states_of(layer)
+        x = torch.stack([self.samples[s].x for s in states], 1)  # [B, S, n, d]
+        self.features = self.net.local(self.D, layer, x.flatten(1, 2))  # on the CPU, where the density grid is
+        self.x = x.to(self.device)
+        self.actions = torch.stack([self.samples[s].actions for s in states], 1).to(self.device)
+        reward = torch.stack([self.samples[s].rewards for s in states], 1).float().to(self.device)
+        self.features = self.features.unflatten(1, x.shape[1:3]).to(self.device)  # [B, S, n, S]
+        self.target = reward.expand(self.net.size, *reward.shape)  # [F, B, S, n]
+        if layer + 1 < self.graph.horizon:
+            following = self.graph.next_state[states].to(self.device)  # [S, A]
+            V_next = self.V_hat[:, :, following]  # [F, B, S, A]
+            self.target = reward + V_next.gather(-1, self.actions.expand(self.net.size, *self.actions.shape))
+
+    @torch.no_grad()
+    def _check(self, done: int, within: int) -> None:
+        """Shows the members' states, and their risks on the simulators held out, to the snapshots."""
+        risks = torch.cat([_errors(q, *rest).mean(2) for q, *rest in self._held_out()], 1)  # [F, b]
+        self.snapshots.look(within, self._of_layer(), risks)
+        row = torch.cat([risks.new_tensor([done]), risks.mean(1)]).double().cpu()
+        self.checked = torch.cat([self.checked, row[None]])
+        self.on_check(done, row[1:])
+
+    @torch.no_grad()
+    def _leave(self) -> None:
+        """What is kept of the last span becomes the layer, which values its states from the same draws."""
+        for name, value in self._of_layer().items():
+            value.copy_(self.snapshots.kept[-1][name])
+        states, n = self.x.shape[1:3]
+        for b in torch.arange(len(self.D)).split(32):
+            value = self._q(b).amax(-1).clamp(0, 1).unflatten(2, (states, n)).mean(-1)
+            self.V_hat[:, b[:, None], self.graph.states_of(self.layer)] = value
+
+    def _of_layer(self) -> dict[str, Tensor]:
+        """The weights of the layer in training, by name, members first; views, not copies."""
+        return {n: value for n, value in self.net.stacked().items() if n.startswith(f"steps.{self.layer}.")}
+
+    # -- samples -----------------------------------------------------------------------------------------------------
+
+    def _q(self, b: Tensor) -> Tensor:
+        """f on all samples of these simulators: [F, b, S n, A]."""
+        return self.net.raw_q(self.layer, self.summary[b], self.features[b].flatten(1, 2), self.x[b].flatten(1, 2))
+
+    def _held_out(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """(q, actions, target) of the simulators that tell which state is kept, a few at a time."""
+        first = self.batched if self.batched < len(self.D) else 0  # of all where none is held out
+        for b in torch.arange(first, len(self.D)).split(32):
+            yield self._q(b), self.actions[b].flatten(1, 2), self.target[:, b].flatten(2, 3)
+
+    def _batch(self, number: int) -> tuple[Tensor, ...]:
+        """Random simulators, and random samples of every state of the layer; a function of the step alone."""
+        generator = self.seed.child("batch", number).generator()
+        _, states, n, _ = self.x.shape
+        b = torch.randperm(self.batched, generator=generator)[: self.settings.batch_simulators]
+        size = min(n, self.settings.batch_samples)
+        i = torch.rand(len(b), states, n, generator=generator).topk(size, -1).indices.to(self.device)
+        rows = b.to(self.device)[:, None, None], torch.arange(states, device=self.device)[None, :, None], i
+        x, actions, local = self.x[rows], self.actions[rows], self.features[rows]
+        target = self.target[(slice(None), *rows)]
+        return b, x.flatten(1, 2), actions.flatten(1, 2), local.flatten(1, 2), target.flatten(2, 3)
+
+    # -- to disk and back --------------------------------------------------------------------------------------------
+
+    def _save(self, done: int) -> None:
+        moments = self.optimizers().optimizer.state_dict()["state"]
+        parts = {
+            "net": self.net.state_dict(),
+            "moments": {f"{i}.{key}": value for i, values in moments.items() for key, value in values.items()},
+            "snapshots": self.snapshots.tensors(),
+            "fit": {"V_hat": self.V_hat, "checked": self.checked, "told": self.told},
+        }
+        save_state(self.state_file, self.origin, done, parts)
+        self.saved = time.monotonic()
+
+    def _go_on_from(self, path: FilePath) -> None:
+        """Takes up what `_save` left."""
+        self.start, parts = load_state(path, self.origin)
+        self.net.load_state_dict(parts["net"])
+        for place, value in parts["moments"].items():
+            number, _, key = place.partition(".")
+            self.moments.setdefault(int(number), {})[key] = value
+        self.snapshots.load(parts.get("snapshots", {}), torch.device("cpu"))
+        self.V_hat, self.checked, self.told = (parts["fit"][name] for name in ("V_hat", "checked", "told"))
+        for done, risk in self.told.tolist():
+            self.on_step(int(done), self.total_steps, risk)
+        for done, *risks in self.checked.tolist():
+            self.on_check(int(done), torch.tensor(risks, dtype=torch.float64))
+
+    def net_of_snapshots(self) -> Net:
+        stacked = self.snapshots.stacked()
+        return self.net.cpu().with_members({name: stacked[name] for name in self.net.stacked()})
+
+
+def _errors(q: Tensor, actions: Tensor, target: Tensor) -> Tensor:
+    """(f(x, a) - target)^2 for q [F, b, m, A], actions [b, m], target [F, b, m]: [F, b, m]."""
+    return (q.gather(-1, actions.expand(q.shape[:-1])[..., None]).squeeze(-1) - target).square()
+
+
+def tensorboard_logger(folder: FilePath, name: str) -> Logger:
+    """Logs a fit for TensorBoard under folder/tensorboard/name."""
+    try:
+        return TensorBoardLogger(folder, name="tensorboard", version=name)
+    except ModuleNotFoundError as error:
+        raise SettingError(
+            expected="the package tensorboard", got=str(error), cause="install the extra: pip install '.[tensorboard]'"
+        ) from error
+
+
+def one_cycle(step: int, steps: int, warm: float = 0.3) -> float:
+    """Share of the peak rate: a linear rise over `warm` of the steps, then a cosine fall; restarts every `steps`.
+
+    >>> [round(one_cycle(s, 10), 2) for s in (0, 2, 9)]
+    [0.33, 1.0, 0.02]
+    """
+    position = (step % steps + 1) / steps
+    if position <= warm:
+        return position / warm
+    fall = (position - warm) / (1 - warm)
+    return max(0.5 * (1 + float(torch.cos(torch.tensor(fall * torch.pi)))), 2e-2)

@@ -1,0 +1,114 @@
+"""Names to classes: ours are imported when they are first asked for, a plugin's when it registers itself.
+
+Configurations and policy files hold names, never modules: nothing that a file says is imported.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from s2r_torch.errors import SettingError
+
+
+class Registry(Mapping[str, Any]):
+    """One open set of names.
+
+    Args:
+        kind: what the names stand for, in messages: "network".
+        ours: name -> "module:attribute" of those that ship; imported when first looked up.
+    """
+
+    def __init__(self, kind: str, ours: Mapping[str, str]):
+        self.kind = kind
+        self._ours = dict(ours)
+        self._known: dict[str, Any] = {}
+
+    def register(self, name: str) -> Callable[[type], type]:
+        """A decorator that makes a class known by name, to configurations and to policy files; it sets `cls.name`.
+
+        Raises:
+            SettingError: something else has that name.
+        """
+
+        def add(cls: type) -> type:
+            place = f"{cls.__module__}:{cls.__qualname__}"
+            taken = self._ours.get(name, place)
+            if name in self._known:
+                taken = f"{self._known[name].__module__}:{self._known[name].__qualname__}"
+            if taken != place:
+                raise SettingError(
+                    expected=f"a name that no other {self.kind} has",
+                    got=f"{name!r} for {cls.__qualname__}, which is {taken}",
+                    cause="a plugin that would replace one that files rely on",
+                )
+            cls.name = name
+            self._known[name] = cls
+            return cls
+
+        return add
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._known and name in self._ours:
+            module, _, attribute = self._ours[name].partition(":")
+            self._known.setdefault(name, getattr(importlib.import_module(module), attribute))
+        return self._known[name]
+
+    def named(self, name: str) -> Any:
+        """The class of that name.
+
+        Raises:
+            SettingError: there is none; it names all, and the nearest one.
+        """
+        if not isinstance(name, str) or name not in self:
+            near = difflib.get_close_matches(str(name), list(self), 1)
+            hint = f"a typo for {near[0]!r}" if near else "a typo"
+            raise SettingError(
+                expected=f"one of the {self._plural} {sorted(self)}",
+                got=repr(name),
+                cause=f"{hint}, or a plugin that was not imported",
+            )
+        return self[name]
+
+    @property
+    def _plural(self) -> str:
+        return f"{self.kind[:-1]}ies" if self.kind.endswith("y") else f"{self.kind}s"
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._known or name in self._ours
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self._ours, *self._known]))
+
+    def __len__(self) -> int:
+        return len({*self._ours, *self._known})
+
+
+def search_working_folder() -> None:
+    """Makes the working folder a place where modules are, whatever script runs."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+
+
+def import_plugins(modules: Iterable[str]) -> None:
+    """Imports users' modules, which register families, networks and comparators; before anything is built or loaded.
+
+    The working folder counts as a place where modules are, whatever script runs.
+
+    Raises:
+        SettingError: a module cannot be imported.
+    """
+    for name in modules:
+        search_working_folder()
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise SettingError(
+                expected=f"an importable module {name!r}",
+                got=f"{type(error).__name__}: {error}",
+                cause="a typo in plugins, or a module that is not on the Python path",
+            ) from error

@@ -1,0 +1,193 @@
+"""What policies are worth: exactly where the family knows its ground truth, by episodes where it does not."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from s2r_torch.deployment.deploy import deploy
+from s2r_torch.runs.draws import Draws
+from s2r_torch.families import exact
+from s2r_torch.families.contract import GroundTruth
+from s2r_torch.episodes import Act, Guard, rollout
+from s2r_torch.errors import GraphMismatchError
+from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.predictors.ensemble import greedy_actions
+from s2r_torch.predictors.ensemble import Ensemble
+from s2r_torch.assurance.rehearsal import densities_after
+from s2r_torch.rng import Seed
+
+BATCH = 100  # environments whose ground truth is held at once
+MOST_WORLDS = 400  # for the curve of value against real-world episodes
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """The worth of a deployed meta-policy on held-out worlds."""
+
+    value: float  # mean expected total reward over the worlds
+    low: float  # 95 % interval of that mean, from the paired gap to the optimum, cut at 0 and the optimum
+    high: float
+    optimal: float  # mean over the same worlds
+    optimal_kind: str  # "exact", or what the bound is
+    num_worlds: int
+    real_per_world: int  # real episodes
+    verdicts: dict[str, int]  # how many worlds were found consistent, doubtful, refused or untested
+
+
+def deploy_in(
+    meta_policy: MetaPolicy, draws: Draws, count: int, on_world: Callable[[int], None]
+) -> tuple[Tensor, int, dict[str, int]]:
+    """Deploys in `count` fresh worlds, one after another (Algorithm 7).
+
+    Returns:
+        D_real [count, xi, G], episodes per world, and how often each verdict on a world was given.
+    """
+    densities, episodes, verdicts = [], 0, Counter()
+    for w, theta in enumerate(draws.theta("worlds", count)):
+        world = draws.family.world(theta, draws.seed.child("world", w).generator())
+        deployed = deploy(meta_policy, world, draws.ledger, refuse=False)
+        densities.append(deployed.D_real)
+        episodes = deployed.episodes
+        verdicts[deployed.likeness.verdict] += 1
+        on_world(w)
+    return torch.stack(densities), episodes, dict(verdicts)
+
+
+def value_deployed(
+    meta_policy: MetaPolicy, D_real: Tensor, draws: Draws, n_rollouts: int, episodes: int, verdicts: dict[str, int]
+) -> Deployed:
+    """Compares the policies conditioned on D_real [W, xi, G] with the best possible ones in the same worlds."""
+    count = len(D_real)
+    theta = draws.theta("worlds", count)
+    act = meta_policy.condition(D_real).act
+    simulators = draws.simulators("worlds", count).for_purpose("evaluate")
+    value, optimal, kind = _values(draws, theta, simulators, act, n_rollouts, draws.seed.child("evaluate"))
+    mean, low, high = _interval(value, optimal)
+    return Deployed(mean, low, high, float(optimal.mean()), kind, count, episodes, verdicts)
+
+
+@dataclass(frozen=True)
+class Looking:
+    """What the deployed policies are worth after so many real-world episodes, on the same worlds."""
+
+    readings: tuple[int, ...]  # of every state
+    episodes: tuple[int, ...]  # along the cover, per world
+    value: tuple[float, ...]  # mean over worlds
+    low: tuple[float, ...]  # 95 % interval of the mean, from the paired gap to the optimum
+    high: tuple[float, ...]
+    optimal: float  # on these worlds; 1 where nobody knows it
+
+
+def value_of_looking(
+    meta_policy: MetaPolicy, draws: Draws, population: int, few: int, readings: Sequence[int], n_rollouts: int
+) -> Looking:
+    """Deploys with ever more readings of every state, in the same worlds, and values each policy.
+
+    The worlds are the first of those that `value_population` draws: 400 of them where values are exact, else `few`.
+    """
+    theta = draws.theta("population", population)
+    theta = theta[: few if draws.family.truth(theta[:1]) is None else MOST_WORLDS]
+    seed = draws.seed.child("looking")
+    simulators = Guard(draws.family.simulators(theta, range(len(theta))), draws.ledger, "evaluate")
+    found = []
+    for n in readings:
+        act = meta_policy.condition(densities_after(meta_policy, simulators, n, seed)).act
+        found.append(_values(draws, theta, simulators, act, n_rollouts, seed.child("values")))
+    optimal = float(found[0][1].mean())
+    intervals = [_interval(value, best) for value, best, _ in found]
+    mean, low, high = zip(*intervals, strict=True)
+    episodes = tuple(len(meta_policy.cover) * n for n in readings)
+    return Looking(tuple(readings), episodes, mean, low, high, optimal)
+
+
+def _values(
+    draws: Draws, theta: Tensor, simulators: Guard, act: Act, n_rollouts: int, seed: Seed
+) -> tuple[Tensor, Tensor, str]:
+    """Values of policies [B], the best possible ones [B], and what kind of optimum that is."""
+    truth = draws.family.truth(theta)
+    if truth is None:
+        value = rollout(simulators, act, n_rollouts, seed).returns.mean(1)
+        return value, torch.ones_like(value), "bound: an episode's total is at most 1"
+    return exact.policy_values(truth, act)[:, 0], exact.optimal(truth)[0][:, 0], "exact"
+
+
+def _interval(value: Tensor, optimal: Tensor) -> tuple[float, float, float]:
+    """Mean of values [B], and its 95 % interval from the paired gap to the optimum, cut at 0 and the optimum."""
+    half = stats.t.ppf(0.975, len(value) - 1) * float((optimal - value).std()) / math.sqrt(len(value))
+    mean = float(value.mean())
+    return mean, max(0.0, mean - half), min(float(optimal.mean()), mean + half)
+
+
+def member_regrets(ensemble: Ensemble, D: Tensor, truth: GroundTruth) -> Tensor:
+    """What every member's policy loses, as a share of the optimum, over environments with densities D [B, xi, G]: [F].
+
+    Exact values of the policies conditioned on D, averaged over the environments of `truth`.
+    """
+    evaluator = ensemble.evaluator(D)
+    optimal = float(exact.optimal(truth)[0][:, 0].mean())
+
+    def value(member: int) -> float:
+        return float(exact.policy_values(truth, evaluator.policy_of(member))[:, 0].mean())
+
+    return torch.tensor([1 - value(f) / optimal for f in range(ensemble.size)], dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Population:
+    """Values over the prior of policies that need no density."""
+
+    optimal: float
+    open_loop: float
+    blind: float
+    random: float
+
+
+def value_population(
+    draws: Draws, count: int, n_rollouts: int, blind: Act, open_loop: Callable[[], Act], random: Callable[[Seed], Act]
+) -> Population:
+    """Values over `count` fresh draws of theta: exact where the family can, else by episodes."""
+    theta = draws.theta("population", count)
+    if draws.family.truth(theta[:1]) is None:
+        simulators = draws.simulators("population", count).for_purpose("evaluate")
+        seed = draws.seed.child("population")
+
+        def value(name: str, act: Act) -> float:
+            return float(rollout(simulators, act, max(1, n_rollouts // 10), seed.child(name)).returns.mean())
+
+        return Population(
+            1.0, value("open_loop", open_loop()), value("blind", blind), value("random", random(seed.child("actions")))
+        )
+    parts = [draws.family.truth(part) for part in theta.split(BATCH)]
+    share = [len(part.x) / count for part in parts]
+    mean_reward = sum(
+        w * (part.weight[..., None] * part.reward).sum(2).mean(0) for w, part in zip(share, parts, strict=True)
+    )
+
+    def mean(values: Callable[[object], Tensor]) -> float:
+        return sum(w * float(values(part).mean()) for w, part in zip(share, parts, strict=True))
+
+    return Population(
+        optimal=mean(lambda part: exact.optimal(part)[0][:, 0]),
+        open_loop=exact.best_list(parts[0].graph, mean_reward)[1],
+        blind=mean(lambda part: exact.policy_values(part, blind)[:, 0]),
+        random=mean(exact.uniform_value),
+    )
+
+
+def check_graph(meta_policy: MetaPolicy, draws: Draws) -> str | None:
+    """A sentence if the discovered graph differs from the true one, where the family knows it; for the report only."""
+    truth = draws.family.truth(draws.theta("worlds", 1))
+    if truth is None:
+        return None
+    try:
+        meta_policy.problem.graph.require_same(truth.graph)
+    except GraphMismatchError as error:
+        return f"the discovered state graph is not the true one: {error}"
+    return None

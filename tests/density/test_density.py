@@ -1,0 +1,156 @@
+"""Density estimates against exact golden numbers and a slow sum; guards."""
+
+import json
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import torch
+
+from s2r_torch.density.estimator import DensityEstimator, DensityGrid, sup_distance
+from s2r_torch.density.kernels import LegendreKernel, make_kernel
+from s2r_torch.errors import ObservationError, SettingError
+
+CASES = json.loads((Path(__file__).parents[1] / "golden" / "kde.json").read_text())["kde_cases"]
+MULTIPLIERS = ((37, 11), (101, 7))  # of the golden generator
+
+
+def golden_samples(case):
+    if "samples" in case:
+        return torch.tensor([[float(Fraction(v)) for v in row] for row in case["samples"]], dtype=torch.float64)
+    i = torch.arange(case["n"])
+    return torch.stack([((a * i + b) % 256).double() / 128 - 1 for a, b in MULTIPLIERS[: case["d"]]], -1)
+
+
+def golden_estimate(case, dtype=torch.float64, **settings):
+    """The estimate at the golden points: a grid through their coordinates, then the points picked out."""
+    points = torch.tensor([[float(Fraction(v)) for v in p] for p in case["points"]], dtype=torch.float64)
+    h = float(Fraction(case["h"]))
+    axes = []
+    for column in points.T:
+        nodes = torch.cat([column, torch.arange(-3.0, 3.0, h / 2, dtype=torch.float64)]).unique()
+        axes.append(nodes)
+    grid = DensityGrid(tuple(axes))
+    x = golden_samples(case).to(dtype)
+    D = DensityEstimator(grid, LegendreKernel(case["alpha"]), (h,) * case["d"], **settings)(x)
+    index = [torch.searchsorted(a, c.contiguous()) for a, c in zip(axes, points.T, strict=True)]
+    return D.reshape(grid.shape)[tuple(index)], D.abs().max()
+
+
+@pytest.mark.parametrize("method", ["direct", "gemm", "moments"])
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c["name"])
+def test_golden(case, method):
+    expected = torch.tensor([float(Fraction(v)) for v in case["values"]], dtype=torch.float64)
+    got, height = golden_estimate(case, method=method)
+    assert float((got - expected).abs().max()) <= 1e-13 * float(height)
+    if case["name"].startswith("dyadic"):  # exact in float32 too
+        got, height = golden_estimate(case, torch.float32, method=method)
+        assert float((got - expected).abs().max()) <= 1e-13 * float(height)
+
+
+def uniform(shape, seed, low=-1.0, high=1.0, dtype=torch.float64):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype) * (high - low) + low
+
+
+@pytest.mark.parametrize(("d", "nodes"), [(1, (9,)), (2, (7, 5)), (3, (4, 5, 3))])
+def test_batches_and_dimensions_agree_with_the_formula(d, nodes):
+    grid, kernel = DensityGrid.uniform((-1.0,) * d, (1.0,) * d, nodes), LegendreKernel(4)
+    h = (0.9, 0.6, 1.1)[:d]
+    x = uniform((2, 3, 40, d), seed=d)
+    D = DensityEstimator(grid, kernel, h)(x)
+    assert D.shape == (2, 3, grid.num_points) and D.dtype == torch.float64
+    for b, s in ((0, 0), (1, 2)):
+        for g in (0, grid.num_points // 2, grid.num_points - 1):
+            t = (x[b, s] - grid.nodes[g]) / torch.tensor(h, dtype=torch.float64)
+            expected = kernel(t).prod(-1).mean() / math.prod(h)
+            assert float(D[b, s, g]) == pytest.approx(float(expected), abs=1e-13)
+
+
+def test_integrates_to_one_and_chunks_add_up():
+    grid = DensityGrid.uniform((-3.0,), (3.0,), 601)
+    estimate = DensityEstimator(grid, LegendreKernel(2), (0.5,))
+    x = uniform((2, 2000, 1), seed=0)
+    D = estimate(x)
+    assert (D * grid.weights).sum(-1).tolist() == pytest.approx([1.0, 1.0], abs=1e-3)
+    halves = (estimate(x[:, :1000]) + estimate(x[:, 1000:])) / 2
+    assert float(sup_distance(D, halves).max()) <= 1e-13
+
+
+def test_interpolation():
+    grid = DensityGrid((torch.tensor([0.0, 0.1, 1.0]), torch.linspace(0, 2, 5)))
+    x = uniform((3, 50, 2), seed=1, low=0.0, high=1.0)
+    index, weight = grid.locate(x)
+    assert bool((weight >= 0).all()) and float((weight.sum(-1) - 1).abs().max()) <= 1e-15
+    D = (2 * grid.nodes[:, 0] - grid.nodes[:, 1] + 1).expand(3, -1)  # linear: exact
+    assert float((grid.interpolate(D, x) - (2 * x[..., 0] - x[..., 1] + 1)).abs().max()) <= 1e-14
+    random = uniform((3, grid.num_points), seed=2)
+    at_nodes = grid.nodes.expand(3, -1, -1)
+    assert torch.equal(grid.interpolate(random, at_nodes), random)
+    outside = torch.tensor([[-0.001, 1.0], [0.5, 2.001], [float("nan"), 0.5], [float("inf"), 0.0]])
+    assert grid.interpolate(random, outside.expand(3, -1, -1)).abs().max() == 0
+    assert grid.off_grid_share(outside) == 1.0
+
+
+GRID = DensityGrid.uniform((-1.0,), (1.0,), 11)
+BOX = LegendreKernel(2)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        ([[0.0], [1.0]], "torch.Tensor; got list"),
+        (torch.zeros(3, 1, requires_grad=True), "without a gradient"),
+        (torch.tensor([[0.0], [float("nan")], [float("inf")]]), r"2 of 3 with NaN or inf, the first at index \(1,\)"),
+        (torch.zeros(2, 0, 1), "n >= 1 samples"),
+        (torch.zeros(2, 5, 2), r"samples of shape \[..., n, 1\]"),
+        (torch.zeros(5), "samples of shape"),
+        (torch.zeros(5, 1, dtype=torch.int64), "float32 or float64"),
+        (torch.tensor([[[0.1], [0.2]], [[0.1], [3.0]]]), r"50.00% at index \(1,\)"),
+        (torch.full((2, 3, 1), 0.5), r"coordinate 0 has one value in all 3 samples at index \(0,\)"),
+    ],
+)
+def test_samples_that_spoil_a_density_are_refused(x, message):
+    with pytest.raises(ObservationError, match=message):
+        DensityEstimator(GRID, BOX, (0.3,))(x)
+
+
+def test_duplicated_columns_are_refused():
+    grid = DensityGrid.uniform((-1.0,) * 3, (1.0,) * 3, 4)
+    x = uniform((2, 10, 3), seed=3)
+    x[1, :, 2] = x[1, :, 0]
+    with pytest.raises(ObservationError, match=r"coordinates 0 and 2 agree in all 10 samples at index \(1,\)"):
+        DensityEstimator(grid, BOX, (0.7,) * 3)(x)
+    DensityEstimator(grid, BOX, (0.7,) * 3, allow_constant=True)(x)
+
+
+def test_one_sample_is_enough():
+    assert float(DensityEstimator(GRID, BOX, (0.3,))(torch.zeros(1, 1)).max()) == pytest.approx(0.5 / 0.3)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DensityEstimator(GRID, BOX, (0.09,)), "half the node spacing 0.2"),
+        (lambda: DensityEstimator(GRID, BOX, (float("nan"),)), "half the node spacing"),
+        (lambda: DensityEstimator(GRID, BOX, (2.0,)), "every window would hold every sample"),
+        (lambda: DensityEstimator(GRID, BOX, (0.3, 0.3)), "1 bandwidths"),
+        (lambda: DensityEstimator(GRID, BOX, (0.3,), off_grid_limit=5), "off_grid_limit"),
+        (lambda: DensityGrid((torch.tensor([0.0, 0.0, 1.0]),)), "strictly increasing"),
+        (lambda: DensityGrid.uniform((0.0,), (1.0, 2.0), 5), "per axis"),
+        (lambda: DensityGrid.uniform((0.0,) * 6, (1.0,) * 6, 64), "6.87e.10 nodes, 512 GiB"),
+        (lambda: make_kernel("nope", 2), "a kernel among"),
+        (lambda: DensityEstimator(GRID, BOX, (0.3,), method="fft"), "method among"),
+        (lambda: DensityEstimator(GRID, BOX, (0.3,), boundary="reflect"), "boundary among"),
+    ],
+)
+def test_settings_are_refused(make, message):
+    with pytest.raises(SettingError, match=message):
+        make()
+
+
+def test_a_wide_kernel_that_is_not_constant_still_tells_samples_apart():
+    x = torch.tensor([[-0.5], [0.5]], dtype=torch.float64)
+    for kernel, settings in ((LegendreKernel(4), {}), (BOX, {"boundary": "legendre"})):
+        one, other = (DensityEstimator(GRID, kernel, (2.0,), **settings)(part) for part in x.split(1))
+        assert float((one - other).abs().max()) > 0.05

@@ -1,0 +1,120 @@
+"""Exported policies: a file that does without this library what the policy does with it."""
+
+import importlib.util
+
+import pytest
+import torch
+from support.policies import policy_of
+
+from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.kernels import make_kernel
+from s2r_torch.deployment.export import Program, export_policy, traced
+from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.errors import SettingError
+from s2r_torch.families import make_family
+from s2r_torch.families.mixture.predictors import MixturePredictors
+from s2r_torch.predictors.ensemble import Ensemble
+from s2r_torch.predictors.registry import NETS
+from s2r_torch.problem import Problem
+
+
+def conditioned(name="lookup"):
+    meta = policy_of((name,))
+    generator = torch.Generator().manual_seed(3)
+    return meta.condition(torch.rand(meta.problem.graph.num_states, meta.problem.grid.num_points, generator=generator))
+
+
+def readings(n):
+    generator = torch.Generator().manual_seed(n)
+    return torch.rand(n, 2, generator=generator) * 4 - 1  # some off the grid
+
+
+def check_same(policy, run, tolerance=1e-6):
+    for n in (1, 7, 300):
+        for step in range(policy.problem.graph.horizon):
+            x = readings(n)[:, : policy.problem.spec.obs_dim]
+            actions, q = run(step, x)
+            expected = policy.q(step, x)
+            assert q.shape == expected.shape and actions.dtype == torch.int64
+            assert torch.allclose(q.to(expected.dtype), expected, atol=tolerance)
+            top = expected.topk(2, -1).values
+            clear = top[:, 0] - top[:, 1] > 2 * tolerance
+            assert torch.equal(actions[clear], policy.act(step, x)[clear])
+
+
+@pytest.mark.parametrize("name", sorted(NETS))
+def test_the_program_is_the_policy(name):
+    policy = conditioned(name)
+    program = Program(policy).eval()
+    with torch.no_grad():
+        check_same(policy, lambda step, x: program(torch.tensor(step), x))
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A policy and its file; tracing takes seconds."""
+    path = tmp_path_factory.mktemp("exported") / "policy.pt2"
+    policy = conditioned()
+    export_policy(policy, path)
+    return policy, path
+
+
+def test_exported_and_loaded(exported):
+    policy, path = exported
+    loaded = torch.export.load(path).module()
+    check_same(policy, lambda step, x: loaded(torch.tensor(step), x))
+    bad = torch.tensor([[0.5, torch.nan], [torch.inf, 0.5], [0.5, 0.5]])
+    assert loaded(torch.tensor(0), bad)[0].tolist()[:2] == [-1, -1]
+    for step in (-1, 5):
+        assert loaded(torch.tensor(step), readings(4))[0].tolist() == [-1] * 4
+
+
+def test_a_known_class_is_exported_too():
+    mixture = make_family("mixture", horizon=2)
+    grid = DensityGrid.uniform(mixture.spec.low, mixture.spec.high, 61)
+    ensemble = Ensemble(Problem(mixture.spec, mixture.graph, grid), (MixturePredictors.build(mixture, grid, flips=4),))
+    estimator = DensityEstimator(grid, make_kernel("legendre", 2.0), (0.2,))
+    policy = MetaPolicy(ensemble, 1, estimator, ((0,), (1,)), 9).condition(torch.rand(3, 61, dtype=torch.float64))
+    program = traced(policy).module()
+    check_same(policy, lambda step, x: program(torch.tensor(step), x))
+
+
+def test_it_needs_nothing_but_torch(exported):
+    graph = torch.export.load(exported[1]).graph
+    calls = {str(node.target) for node in graph.nodes if node.op == "call_function"}
+    assert calls and all(name.startswith(("aten.", "<built-in function ")) for name in calls), calls
+
+
+def test_what_cannot_be_exported(tmp_path):
+    with pytest.raises(SettingError, match="ends in .pt2 or .onnx"):
+        export_policy(conditioned(), tmp_path / "policy.pt")
+    meta = policy_of()
+    several = meta.condition(torch.rand(2, meta.problem.graph.num_states, meta.problem.grid.num_points))
+    with pytest.raises(SettingError, match="a policy of one world"):
+        export_policy(several, tmp_path / "policy.pt2")
+
+
+ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript"))
+
+
+@pytest.mark.skipif(ONNX, reason="onnx is there")
+def test_onnx_is_an_extra(tmp_path):
+    with pytest.raises(SettingError, match=r"pip install 's2r_torch\[onnx\]'"):
+        export_policy(conditioned(), tmp_path / "policy.onnx")
+
+
+@pytest.mark.skipif(not ONNX, reason="onnx, onnxscript and onnxruntime are extras")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_onnx_in_its_own_runtime(tmp_path):
+    import numpy as np
+    import onnxruntime
+
+    policy = conditioned()
+    export_policy(policy, tmp_path / "policy.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx", providers=["CPUExecutionProvider"])
+
+    def run(step, x):
+        return map(torch.from_numpy, session.run(None, {"step": np.asarray(step), "x": x.numpy()}))
+
+    check_same(policy, run)

@@ -1,0 +1,240 @@
+"""Logs of episodes in files: good ones round-trip bit for bit, bad ones get one clear error that names the row."""
+
+import csv
+import importlib.util
+
+import numpy as np
+import pytest
+import torch
+from support.logs import COVER, GRAPH, WORLD, along_cover, random_paths, record
+
+from s2r_torch.base import ProblemSpec
+from s2r_torch.deployment.recording.episodes import Recording
+from s2r_torch.deployment.recording.files import read_recording, write_recording, write_template
+from s2r_torch.deployment.recording.tables import read_table
+from s2r_torch.errors import RecordingError, SettingError
+
+SPEC = ProblemSpec(2, 3, 2, 2, (0.0, 0.0), (4.0, 8.0), ("row", "column"))
+PARQUET = importlib.util.find_spec("pyarrow") is not None
+FORMATS = ["csv", "npz", pytest.param("parquet", marks=pytest.mark.skipif(not PARQUET, reason="pyarrow is an extra"))]
+GOOD = """episode,step,action,row,column
+a,0,1,0.5,1.5
+a,1,0,1.5,2.5
+a,2,,2.5,3.5
+b,0,0,0.6,1.6
+b,1,1,1.6,2.6
+b,2,1,2.6,3.6
+"""
+
+
+def log(tmp_path, text=GOOD, name="log.csv"):
+    path = tmp_path / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def changed(line, new):
+    """GOOD with a line (counted from 1, the header) replaced; None leaves it out."""
+    lines = GOOD.splitlines()
+    lines[line - 1 : line] = [] if new is None else [new] if isinstance(new, str) else new
+    return "\n".join(lines) + "\n"
+
+
+def test_a_good_log(tmp_path):
+    recording = read_recording(log(tmp_path), SPEC)
+    assert recording.actions.tolist() == [[1, 0], [0, 1]] and recording.length.tolist() == [3, 3]
+    assert recording.x.tolist() == [[[0.5, 1.5], [1.5, 2.5], [2.5, 3.5]], [[0.6, 1.6], [1.6, 2.6], [2.6, 3.6]]]
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("short", [False, True])
+def test_round_trip_is_bit_for_bit(tmp_path, ending, short):
+    recording = record(random_paths(30))
+    if short:
+        length = torch.arange(30) % 4 + 1
+        recording = Recording(recording.actions, recording.x, length)
+    path = tmp_path / f"log.{ending}"
+    write_recording(path, recording, WORLD.spec)
+    again = read_recording(path, WORLD.spec, short_episodes=short)
+    assert torch.equal(again.states(GRAPH), recording.states(GRAPH)) and torch.equal(again.length, recording.length)
+    seen = torch.arange(4) < recording.length[:, None]
+    assert torch.equal(again.x[seen], recording.x[seen])
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_a_template_is_filled_in_and_read_back(tmp_path, ending):
+    path = tmp_path / f"plan.{ending}"
+    write_template(path, [(COVER[0], 2), (COVER[1], 3)], WORLD.spec)
+    with pytest.raises(RecordingError, match="a template that was not filled in"):
+        read_recording(path, WORLD.spec)
+    table = read_table(path)
+    assert len(table) == 5 * 4 and table.numbers("action")[:3].tolist() == list(COVER[0])
+    if ending == "csv":
+        lines = list(csv.reader(path.read_text().splitlines()))
+        for row in lines[1 : 1 + 3 * 4]:  # three of five episodes were run
+            row[3] = "1.25"
+        path.write_text("\n".join(",".join(row) for row in lines) + "\n")
+        recording = read_recording(path, WORLD.spec)
+        assert recording.actions.tolist() == [list(COVER[0])] * 2 + [list(COVER[1])]
+
+
+def test_columns_are_known_by_name_and_others_are_not_looked_at(tmp_path):
+    text = "reward,column,time,action,row,step,episode\n"
+    text += "oops,1.5,12:00,1,0.5,0,7\noops,2.5,12:01,0,1.5,1,7\noops,3.5,12:02,,2.5,2,7\n"
+    recording = read_recording(log(tmp_path, text), SPEC)
+    assert recording.x.tolist() == [[[0.5, 1.5], [1.5, 2.5], [2.5, 3.5]]]
+
+
+def test_what_spreadsheets_and_data_frames_do(tmp_path):
+    plain = read_recording(log(tmp_path), SPEC)
+    for text in (
+        "\ufeff" + GOOD,  # a byte order mark
+        GOOD.replace("\n", "\r\n"),
+        GOOD + "\n\n,,,,\n",
+        GOOD.replace(",0,1,", ",0.0,1.0,"),  # integers that became floats
+        GOOD.replace("row,column", " row , column "),
+        GOOD.replace("row,column", "x_1,x_2"),
+        GOOD.replace("a,", '"robot 7, first",'),
+    ):
+        again = read_recording(log(tmp_path, text), SPEC)
+        assert torch.equal(again.x, plain.x) and torch.equal(again.actions, plain.actions)
+
+
+BAD = {
+    "empty file": ("", "an empty file"),
+    "blank file": ("\n\n", "blank lines only"),
+    "header only": ("episode,step,action,row,column\n", "a header only"),
+    "missing column": (GOOD.replace(",column", ",col"), r"\(missing: column\)"),
+    "no header": (GOOD.split("\n", 1)[1], "a header that is missing"),
+    "column twice": (GOOD.replace("row,column", "row,row"), "'row' twice"),
+    "wrong d, one too few": (
+        "episode,step,action,x_1\na,0,1,0.5\na,1,1,0.5\na,2,1,0.5\n",
+        r"\(missing: x_2\)",
+    ),
+    "wrong d, one too many": (
+        "episode,step,action,x_1,x_2,x_3\na,0,1,1,1,1\na,1,1,1,1,1\na,2,1,1,1,1\n",
+        "another dimension",
+    ),
+    "semicolons": (GOOD.replace(",", ";"), "separates by semicolons"),
+    "decimal comma": (GOOD.replace("1.5,2.5", '"1,5",2.5'), "column 'row' at line 3; got '1,5'.*decimal comma"),
+    "text": (changed(4, "a,2,,2.5,off"), "a number in column 'column' at line 4; got 'off'"),
+    "step not an integer": (changed(3, "a,1.5,0,1.5,2.5"), "an integer step in 0 .. 2 at line 3; got 1.5"),
+    "step is a word": (changed(3, "a,one,0,1.5,2.5"), "column 'step' at line 3; got 'one'"),
+    "no step": (changed(3, "a,,0,1.5,2.5"), "a step at line 3"),
+    "step too large": (changed(4, "a,3,0,1.5,2.5"), "an integer step in 0 .. 2 at line 4; got 3.*counted from 1"),
+    "steps from 1": (GOOD.replace(",2,", ",3,").replace(",1,", ",2,"), "0 .. 2 at line 4; got 3.*counted from 1"),
+    "step skipped": (changed(3, None), "step 1 of episode a at line 3; got step 2.*steps were skipped"),
+    "first step missing": (changed(2, None), "episode a to begin with step 0; got step 1 at line 2"),
+    "row twice": (changed(3, ["a,1,0,1.5,2.5"] * 2), "step 2 of episode a at line 4; got step 1.*a duplicated row"),
+    "episode twice": (GOOD + "a,0,1,0.5,1.5\n", "step 0 at line 8, after other episodes.*a duplicate of line 2"),
+    "mixed order": (
+        "episode,step,action,row,column\na,0,1,1,1\nb,0,1,1,1\na,1,1,1,1\nb,1,1,1,1\na,2,,1,1\nb,2,,1,1\n",
+        "all rows of episode a together.*step 1 at line 4.*mixed order",
+    ),
+    "steps backwards": (changed(3, ["a,2,0,1.5,2.5", "a,1,0,1.5,2.5"]), "step 1 of episode a at line 3; got step 2"),
+    "one name for all": (GOOD.replace("b,", "a,"), "at line 5; got step 0.*two episodes of one name"),
+    "no name": (changed(3, ",1,0,1.5,2.5"), "column 'episode' at line 3; got nothing"),
+    "NaN": (changed(3, "a,1,0,nan,2.5"), "a finite reading in column 'row' at line 3; got nan"),
+    "no reading": (changed(3, "a,1,0,,2.5"), "a finite reading in column 'row' at line 3"),
+    "infinite": (changed(6, "b,1,1,1.6,inf"), "column 'column' at line 6; got inf"),
+    "action out of range": (changed(3, "a,1,2,1.5,2.5"), "an action in 0 .. 1 at line 3; got 2"),
+    "action from 1 to A": (GOOD.replace("a,0,1", "a,0,2"), "an action in 0 .. 1 at line 2; got 2.*counted from 1"),
+    "action half": (changed(3, "a,1,0.5,1.5,2.5"), "an action in 0 .. 1 at line 3; got 0.5"),
+    "action missing": (changed(3, "a,1,,1.5,2.5"), "the action taken after the reading at line 3; got nothing"),
+    "cut in a row": (GOOD[:-6], "a line break at the end of line 7.*cut short"),
+    "cut in the last number": (GOOD[:-2], "a line break at the end of line 7.*cut short"),
+    "a row cut": (changed(7, "b,2,1,2.6"), "5 columns at line 7; got 4.*cut short"),
+    "cut between rows": (changed(7, None), "3 steps in every episode; got 2 in one that ends at line 6.*cut short"),
+    "interrupted": (changed(4, None), "got 2 in one that ends at line 3.*short_episodes=true"),
+    "stray comma": (changed(3, "a,1,0,1.5,2.5,"), "5 columns at line 3; got 6.*a stray comma"),
+    "millimetres": (
+        GOOD.replace(".5,", "500,").replace(".6,", "600,"),
+        "'row' in 0 .. 4; got 100% .* outside, the first 500 at line 2",
+    ),
+    "not text": (b"\x00\x01\xff\xfe" * 40, "a readable .csv file"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_logs_are_one_clear_error(tmp_path, kind):
+    text, message = BAD[kind]
+    with pytest.raises(RecordingError, match=message) as caught:
+        read_recording(log(tmp_path, text), SPEC)
+    assert "likely cause" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_short_episodes_where_they_are_wanted(tmp_path):
+    text = changed(4, None).replace("b,2,1,2.6,3.6", "b,2,1,,")
+    recording = read_recording(log(tmp_path, text), SPEC, short_episodes=True)
+    assert recording.length.tolist() == [2, 2] and recording.actions[:, 0].tolist() == [1, 0]
+    with pytest.raises(RecordingError, match="at line 3"):  # a hole is no end
+        read_recording(log(tmp_path, changed(3, "a,1,0,,")), SPEC, short_episodes=True)
+
+
+def columns(**change):
+    names = GOOD.split("\n", 1)[0].split(",")
+    rows = [line.split(",") for line in GOOD.split("\n")[1:-1]]
+    table = {name: np.asarray(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+    for name in ("step", "row", "column"):
+        table[name] = table[name].astype(float)
+    table["action"] = np.where(table["action"] == "", "nan", table["action"]).astype(float)
+    return table | change
+
+
+def test_npz_logs(tmp_path):
+    np.savez(tmp_path / "log.npz", **columns())
+    assert torch.equal(read_recording(tmp_path / "log.npz", SPEC).x, read_recording(log(tmp_path), SPEC).x)
+    for change, message in (
+        ({"row": np.zeros((6, 2))}, r"column 'row'.*shape \[6, 2\]"),
+        ({"row": np.zeros(5)}, "columns of one length"),
+        ({"step": np.asarray([0, 1, 2, 0, 2, 2.0])}, "step 1 of episode b at row 5; got step 2"),
+    ):
+        np.savez(tmp_path / "log.npz", **columns(**change))
+        with pytest.raises(RecordingError, match=message):
+            read_recording(tmp_path / "log.npz", SPEC)
+
+
+def test_nothing_in_an_npz_file_is_executed(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return exec, (f"open({str(tmp_path / 'sprung')!r}, 'w')",)
+
+    np.savez(tmp_path / "log.npz", **columns(row=np.asarray([Trap()] * 6, dtype=object)))
+    with pytest.raises(RecordingError, match="a readable .npz file"):
+        read_recording(tmp_path / "log.npz", SPEC)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_cut_files(tmp_path, ending):
+    path = tmp_path / f"log.{ending}"
+    write_recording(path, along_cover(5), WORLD.spec)
+    data = path.read_bytes()
+    for share in (0.0, 0.3, 0.9):
+        path.write_bytes(data[: int(len(data) * share)])
+        with pytest.raises(RecordingError):
+            read_recording(path, WORLD.spec)
+
+
+def test_other_files(tmp_path):
+    with pytest.raises(RecordingError, match="no file"):
+        read_recording(tmp_path / "log.csv", SPEC)
+    with pytest.raises(SettingError, match="ends in .csv, .npz, .parquet"):
+        read_recording(tmp_path / "log.xlsx", SPEC)
+
+
+@pytest.mark.skipif(PARQUET, reason="pyarrow is there")
+def test_parquet_without_pyarrow(tmp_path):
+    with pytest.raises(SettingError, match=r"pip install 's2r_torch\[parquet\]'"):
+        read_recording(log(tmp_path, b"PAR1", "log.parquet"), SPEC)
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "log.csv"
+    write_recording(path, along_cover(2), WORLD.spec)
+    before = path.read_bytes()
+    monkeypatch.setattr("os.replace", lambda *a: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        write_recording(path, along_cover(3), WORLD.spec)
+    assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["log.csv"]

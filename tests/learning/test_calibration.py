@@ -1,0 +1,117 @@
+"""The slack of the calibrated rule against a loop, and what a class that holds f* needs."""
+
+import math
+
+import pytest
+import torch
+from support.smoke import small_settings
+
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.episodes import Ledger
+from s2r_torch.errors import SettingError
+from s2r_torch.families import make_family
+from s2r_torch.families.mixture.predictors import MixturePredictors
+from s2r_torch.learning.calibration import (
+    CalibrationSettings,
+    bellman_table,
+    calibrate,
+    density_bias,
+    quantile_slack,
+    replay,
+)
+from s2r_torch.predictors.ensemble import Ensemble
+from s2r_torch.problem import Problem
+from s2r_torch.rng import Seed
+from s2r_torch.runs.draws import Draws
+from s2r_torch.runs.pipeline import Run
+
+
+@pytest.fixture(scope="module")
+def calibrated():
+    """A mixture class on exact densities: settings, class, simulators, densities, seed."""
+    family, seed = make_family("mixture", horizon=2), Seed.root(5)
+    grid = DensityGrid.uniform(family.spec.low, family.spec.high, 121)
+    ensemble = Ensemble(Problem(family.spec, family.graph, grid), (MixturePredictors.build(family, grid, flips=8),))
+    draws = Draws(family, seed, Ledger())
+    simulators = draws.simulators("calibrate", 6)
+    k = family.smoothness
+    t = 2 * (grid.nodes[:, 0] % 1) - 1
+    bump = math.factorial(2 * k + 1) / (2 ** (2 * k + 1) * math.factorial(k) ** 2) * (1 - t**2) ** k / 0.5
+    weights = family.cell_probabilities(draws.theta("calibrate", 6))  # [B, xi, J]
+    D = weights[..., grid.nodes[:, 0].long().clamp(max=family.num_cells - 1)] * bump
+    return ensemble, simulators, D, seed
+
+
+def test_slack_is_the_quantile_of_the_best_members_excess(calibrated):
+    ensemble, simulators, D, seed = calibrated
+    settings = CalibrationSettings(simulators=6, n=400, n_rollouts=3, quantile=0.75)
+    found = calibrate(simulators, D, ensemble, settings, seed)
+    risks, _ = bellman_table(simulators, D, ensemble, 400, seed.child("table"))
+    for s in range(risks.shape[2]):
+        table = risks[:, :, s].tolist()
+        best = min(range(len(table)), key=lambda f: sum(table[f]))
+        excess = sorted(table[best][b] - min(row[b] for row in table) for b in range(6))
+        assert found.slack[s] == pytest.approx(excess[math.ceil(0.75 * 7) - 1])
+    assert found.best == int(risks.mean(1).sum(1).argmin())
+
+
+def test_a_quantile_beyond_the_simulators_is_the_largest_excess():
+    risks = torch.tensor([[0.1, 0.2, 0.3], [0.3, 0.15, 0.4]])[:, :, None]  # the first is best on average
+    for quantile, wanted in ((0.5, 0.0), (0.75, 0.05), (0.9, 0.05), (1.0, 0.05)):
+        assert float(quantile_slack(risks, quantile)) == pytest.approx(wanted)
+
+
+def test_a_replayed_sweep_is_the_sweep(calibrated):
+    """Survivors at every slack, from one table, against the rule applied state by state in a loop."""
+    ensemble, simulators, D, seed = calibrated
+    risks, _ = bellman_table(simulators, D, ensemble, 300, seed)
+    layer = ensemble.problem.graph.layer
+    F, B, xi = risks.shape
+    slacks = torch.tensor([[0.0] * xi, [1e-3] * xi, [1.0, 0.0, 0.0]])
+    found = replay(risks, layer, 300, slacks, 0.1)
+    for k, slack in enumerate(slacks.tolist()):
+        alive = list(range(F))
+        for s in (1, 2, 0):  # leaves first
+            pooled = {f: float(risks[f, :, s].mean()) for f in alive}
+            noise = math.sqrt(math.log(F / (0.1 / xi)) / (2 * 300 * B))
+            limit = min(pooled.values()) + (math.sqrt(slack[s]) + noise) ** 2
+            alive = [f for f in alive if pooled[f] <= limit]
+        assert found[k].nonzero().flatten().tolist() == alive
+    assert 1 <= int(found[0].sum()) < int(found[1].sum())
+
+
+def test_f_star_hardly_overrates_itself(calibrated):
+    """V_hat* minus what its policy earned is noise: 6 x 500 returns in [0, 1]."""
+    ensemble, simulators, D, seed = calibrated
+    only = ensemble.subset([0])
+    found = calibrate(simulators, D, only, CalibrationSettings(n=2000, n_rollouts=500), seed)
+    assert abs(found.value_bias) < 4.5 * 0.5 / math.sqrt(6 * 500)
+    assert found.slack == (0.0,) * 3  # one member is always the best
+
+
+def test_values_of_successors_enter_the_risk(calibrated):
+    """Risk at the start with V_hat of the leaves differs from that without."""
+    ensemble, simulators, D, seed = calibrated
+    risks, V_hat = bellman_table(simulators, D, ensemble, 200, seed)
+    assert bool((V_hat[:, :, 1:] > 0).all())
+    assert float(risks[0, :, 0].mean()) < float(V_hat[0, :, 1:].mean())
+
+
+def test_density_bias_is_no_more_than_a_value_can_be(calibrated):
+    graph = calibrated[0].problem.graph
+    assert density_bias(graph, 2.0, 0.1) == pytest.approx((0.4, 0.2, 0.2))  # the start, and two leaves
+    assert density_bias(graph, 50.0, 0.1) == (2.0, 1.0, 1.0)
+    assert density_bias(graph, 0.0, 0.1) == (0.0, 0.0, 0.0)
+
+
+def test_settings_are_validated():
+    with pytest.raises(SettingError):
+        CalibrationSettings(quantile=0.0)
+    with pytest.raises(SettingError):
+        small_settings("predictors.calibration.n=0")
+
+
+def test_calibration_draws_are_counted_apart():
+    run = Run(small_settings("+experiment=grid"), make_family("grid"))
+    assert run.ledger.counts["calibrate"] == 0
+    assert torch.equal(run.draws.theta("calibrate", 3), run.draws.theta("calibrate", 3))

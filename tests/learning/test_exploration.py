@@ -1,0 +1,364 @@
+"""Algorithm 2 against its loop-for-loop oracle, and what stops it."""
+
+import itertools
+from dataclasses import dataclass, replace
+
+import naive
+import numpy as np
+import pytest
+import torch
+from support.worlds import Tabular, estimator_of, layered, random_world
+
+from s2r_torch.density.estimator import DensityEstimator, sup_distance
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.kernels import make_kernel
+from s2r_torch.episodes import Guard, Ledger, observe
+from s2r_torch.errors import AmbiguousMergeError, ExplorationError, GraphMismatchError, ObservationError, SettingError
+from s2r_torch.learning import estimator as exploration
+from s2r_torch.learning.estimator import estimate_densities
+from s2r_torch.learning.exploration import explore
+from s2r_torch.learning.merging import MergeSettings
+from s2r_torch.rng import Seed
+
+THETA = (-0.9, 0.1, 0.7, 0.4)
+MERGE = MergeSettings(n_merge=150, zeta=None, deciders=3)
+AUTO = MergeSettings(n_merge=300, deciders=4)
+SHAPES = list(itertools.product((1, 2, 3, 4), (2, 3), (0, 1)))
+
+
+def explored(world, merge=MERGE, theta=THETA, seed=0, n_dist=60, order=2.0, **guard):
+    return explore(world.guard(theta, **guard), estimator_of(world, order), merge, n_dist, Seed.root(seed))
+
+
+@pytest.mark.parametrize(("horizon", "num_actions", "seed"), SHAPES)
+def test_agrees_with_the_naive_algorithm(horizon, num_actions, seed):
+    world = random_world(1000 + seed, horizon, num_actions)
+    estimator = estimator_of(world, order=4 if seed else 2)
+    ledger, root = Ledger(), Seed.root(seed)
+    exploration = explore(world.guard(THETA, ledger=ledger), estimator, MERGE, 60, root)
+
+    drawn = world.guard(THETA)
+    nodes, h = estimator.grid.nodes[:, 0].numpy(), estimator.bandwidth[0]
+
+    def draw(path):
+        samples = observe(drawn.select(range(3)), path, MERGE.n_merge, root.child("merge", path))
+        return samples[..., 0].numpy()
+
+    def estimate(x):
+        return naive.kde(x, nodes, h, estimator.kernel.order)
+
+    settings = {"draw": draw, "estimate": estimate, "horizon": horizon, "num_actions": num_actions}
+    found = naive.dfs_distribution((), naive.Found(), **settings)
+
+    graph = exploration.graph
+    assert list(graph.paths) == found.representatives
+    assert [visit.path for visit in exploration.visits] == found.visited
+    assert [visit.threshold for visit in exploration.visits] == pytest.approx(found.thresholds, abs=1e-12)
+    for visit in exploration.visits:
+        assert graph.paths[visit.state] == found.same_as[visit.path]
+        assert visit.merged == (visit.path not in found.representatives)
+    for s, path in enumerate(graph.paths):
+        assert int(graph.layer[s]) == len(path)
+        for a in range(num_actions):
+            t = int(graph.next_state[s, a])
+            assert t == -1 if len(path) == horizon - 1 else graph.paths[t] == found.same_as[(*path, a)]
+        x = observe(drawn, path, 60, root.child("density", path))[..., 0].numpy()
+        assert np.allclose(exploration.D_hat[:, s].numpy(), [estimate(row) for row in x], atol=1e-12)
+    world.graph.require_same(graph)  # ... and both found the truth
+    assert ledger.counts == {"test": len(found.visited) * 3 * MERGE.n_merge + graph.num_states * 4 * 60}
+
+
+def test_every_path_of_the_action_tree_ends_in_the_state_the_world_knows():
+    world = random_world(5, 4, 3)
+    graph = explored(world).graph
+    for path in itertools.chain.from_iterable(itertools.product(range(3), repeat=k) for k in range(4)):
+        assert graph.end(path) == world.graph.end(path)
+
+
+def test_the_batch_does_not_change_the_bits():
+    """What a simulator shows depends on its id alone, so its density does not depend on its neighbours."""
+    world = random_world(3, 3, 2)
+    whole = explored(world).D_hat
+    part = explore(world.guard(THETA).select([2, 0]), estimator_of(world), MERGE, 60, Seed.root(0)).D_hat
+    assert torch.equal(part, whole[[2, 0]])
+
+
+class Lying(Tabular):
+    """Simulators of which the one with the smallest theta shows pure noise of its own, another one at every reset."""
+
+    def emit(self, theta, state, generators):
+        x = super().emit(theta, state, generators)
+        cells = self.spec.high[0]
+        rubbish = torch.stack([torch.rand(x.shape[1:], dtype=x.dtype, generator=g) * cells for g in generators])
+        centre = torch.stack([torch.rand(1, 1, dtype=x.dtype, generator=g) * (cells - 1) for g in generators])
+        return torch.where((theta < -0.8)[:, None], rubbish / cells + centre, x)
+
+
+def lying(world):
+    return Lying(world.graph, world.number, world.rewards, world.tilt)
+
+
+def test_merging_survives_one_bad_simulator():
+    world = random_world(4, 4, 2)
+    assert len(world.graph.paths) < 2**4 - 1  # there is something to merge
+    explored_graph = explored(lying(world)).graph
+    world.graph.require_same(explored_graph)
+
+
+def test_one_bad_simulator_alone_never_merges():
+    """The same simulator, alone, blocks every merge: so the median above is what helped."""
+    world = lying(random_world(4, 4, 2))
+    with pytest.raises(ExplorationError):
+        explored(world, theta=(-0.9,))
+
+
+def same_twice(horizon=3):
+    """Two actions that always lead to the same state."""
+    graph, number = layered([[[0, 0]]] * (horizon - 1), 2)
+    return Tabular(graph, number, torch.full((horizon, 2, 2), 0.1), torch.zeros(horizon, 2, 2))
+
+
+def test_the_cap_on_calls():
+    """Paths that never merge stop at 1 + (H - 1) S A calls, or at S states in a layer, and say so."""
+    world = same_twice()
+    wide = Widened(world.graph, world.number, world.rewards, world.tilt)
+    with pytest.raises(ExplorationError, match="n_merge") as caught:
+        explored(wide, MergeSettings(n_merge=150, zeta=None, relative=0.02, margin=0.0))
+    assert "at most" in str(caught.value)
+
+
+class Widened(Tabular):
+    """Claims one more state per layer than it has, so that a failed merge is not caught there first."""
+
+    @property
+    def spec(self):
+        return replace(super().spec, max_states_per_layer=2, high=(2.0,))
+
+
+def test_too_many_states_in_a_layer():
+    world = same_twice()
+    with pytest.raises(ExplorationError, match="at most S = 1 states in layer 2"):
+        explored(world, MergeSettings(n_merge=150, zeta=None, relative=0.02, margin=0.0))
+
+
+def test_an_ambiguous_distance_is_an_error_that_names_both_paths():
+    """At a threshold just above the noise, two samples of one state are neither the same nor different."""
+    world = same_twice()
+    distance = explored(world).visits[-1].distance
+    with pytest.raises(AmbiguousMergeError, match=r"paths \(0, 1\) and \(0, 0\).*raise n_merge"):
+        explored(world, replace(MERGE, zeta=2.1 * distance))
+    with pytest.raises(AmbiguousMergeError):
+        explored(world, replace(MERGE, zeta=1.9 * distance))
+    explored(world, replace(MERGE, zeta=4 * distance))
+
+
+def test_a_declared_zeta_replaces_the_relative_threshold():
+    visits = explored(random_world(4, 3, 2), replace(MERGE, zeta=2.0)).visits
+    assert {visit.threshold for visit in visits} == {1.0}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_noise_decides_where_nobody_declares_zeta(seed):
+    """Distances of one state stay well below the noise, those of different states well above."""
+    world = random_world(40 + seed, 4, 3)
+    exploration = explored(world, AUTO, seed=seed)
+    world.graph.require_same(exploration.graph)
+    for visit in exploration.visits:
+        assert visit.threshold == pytest.approx(1.5 * visit.noise)
+        assert visit.distance < 0.9 * visit.noise if visit.merged else visit.distance > 3 * visit.noise
+    assert exploration.largest_merged < exploration.noise < exploration.zeta_hat / 3
+
+
+def test_noise_is_what_two_estimates_of_one_state_differ_by():
+    """In 95 of 100 pairs, about."""
+    world = random_world(4, 2, 2)
+    noise = explored(world, AUTO).visits[0].noise
+    estimate, guard = estimator_of(world), world.guard([0.1] * 200)
+    one, other = (estimate(observe(guard, (), AUTO.n_merge, Seed.root(i))) for i in range(2))
+    assert 0.88 <= float((sup_distance(one, other) <= noise).double().mean()) <= 0.99
+
+
+class Loud(Tabular):
+    """One state; readings fill a wide box, except on simulators of theta < -0.8, where they huddle: more noise."""
+
+    @property
+    def spec(self):
+        return replace(super().spec, high=(40.0,))
+
+    def emit(self, theta, state, generators):
+        x = super().emit(theta, state, generators)
+        wide = torch.stack([torch.rand(x.shape[1:], dtype=x.dtype, generator=g) for g in generators])
+        return torch.where((theta < -0.8)[:, None], x, 40 * wide)
+
+
+def test_a_few_noisy_simulators_do_not_raise_the_noise():
+    """Else every merge would be easier on all the others."""
+    world = random_world(4, 1, 2)
+    loud = Loud(world.graph, world.number, world.rewards, world.tilt)
+    estimate = DensityEstimator(DensityGrid.uniform((0.0,), (40.0,), 161), make_kernel("legendre", 2), (0.25,))
+
+    def noise(theta):
+        return explore(loud.guard(theta), estimate, replace(AUTO, deciders=5), 60, Seed.root(0)).noise
+
+    quiet = noise([0.1] * 5)
+    assert noise([-0.9, 0.1, 0.1, -0.9, 0.1]) == pytest.approx(quiet, rel=0.15)
+    assert noise([-0.9] * 5) > 1.5 * quiet
+
+
+def test_too_much_noise_to_tell_anything_is_an_error():
+    """Two samples of four observations differ by as much as states that share no observation."""
+    with pytest.raises(AmbiguousMergeError, match="raise n_merge"):
+        explored(same_twice(), replace(AUTO, n_merge=4))
+
+
+def test_alike_states_are_not_merged_in_silence():
+    """States that noise can just tell apart: the run stops, names both and the noise; more samples go through."""
+    world = random_world(4, 3, 2)
+    near = Near(world.graph, world.number, world.rewards, world.tilt)
+    with pytest.raises(AmbiguousMergeError, match=r"paths \(.*\) and \(.*two estimates of one density differ by"):
+        explored(near, replace(AUTO, n_merge=100))
+    world.graph.require_same(explored(near, replace(AUTO, n_merge=600)).graph)
+
+
+@dataclass(frozen=True, eq=False)
+class Near(Tabular):
+    """States of a layer are small shifts of each other."""
+
+    shift: float = 0.08
+
+    def emit(self, theta, state, generators):
+        x = super().emit(theta, state, generators)
+        return x - ((1 - self.shift) * self.number[state])[..., None]
+
+
+SIXTEEN = replace(AUTO, deciders=16)
+MANY = torch.linspace(-0.7, 0.8, 16).tolist()
+
+
+def test_states_within_the_noise_that_differ_on_average_are_not_merged_in_silence():
+    """Closer than two samples of one state may be, on any simulator; sixteen of them tell. A declared zeta decides."""
+    near = nearer(random_world(4, 3, 2), 0.035)
+    with pytest.raises(AmbiguousMergeError, match=r"paths \(.*\) and \(.*as one state does, to agree on average.*z = "):
+        explored(near, SIXTEEN, MANY)
+    merged = explored(near, replace(SIXTEEN, zeta=2.0), MANY)
+    assert merged.graph.states_per_layer == [1, 1, 1] and merged.largest_z > 6
+    near.graph.require_same(explored(near, replace(SIXTEEN, n_merge=8000), MANY).graph)  # what the message advises
+
+
+def test_states_far_below_the_noise_look_the_same():
+    """The limit: a difference that no number of deciders at hand can see."""
+    assert explored(nearer(random_world(4, 3, 2), 0.004), SIXTEEN, MANY).graph.states_per_layer == [1, 1, 1]
+
+
+def test_z_is_about_standard_normal_for_one_state():
+    """40 pairs of paths that meet."""
+    z = [v.z for seed in range(40) for v in explored(same_twice(2), SIXTEEN, MANY, seed).visits if v.merged]
+    assert len(z) == 40 and abs(sum(z)) / 40**0.5 < 4 and max(z) < 4
+
+
+def nearer(world, shift):
+    """Readings of neighbouring states of a layer are `shift` apart, where a reading is spread over 0.7."""
+    return Near(world.graph, world.number, world.rewards, world.tilt, shift=shift)
+
+
+@pytest.mark.parametrize("bad", range(3))
+def test_merging_by_noise_survives_one_bad_simulator(bad):
+    """Wherever it stands among the deciders: among those that measure the noise, or not."""
+    theta = [0.1, -0.2, 0.3, 0.0, 0.5, 0.2, -0.4, 0.6]
+    theta[3 * bad] = -0.9
+    world = random_world(4, 4, 2)
+    exploration = explored(lying(world), replace(AUTO, deciders=8), theta=theta)
+    world.graph.require_same(exploration.graph)
+
+
+def test_nan_at_one_state_is_named():
+    class Broken(Tabular):
+        def emit(self, theta, state, generators):
+            return super().emit(theta, state, generators).masked_fill(state[..., None] == 2, torch.nan)
+
+    world = random_world(4, 3, 2)
+    broken = Broken(world.graph, world.number, world.rewards, world.tilt)
+    path = world.graph.paths[2]
+    with pytest.raises(ObservationError, match="not finite") as caught:
+        explored(broken)
+    assert f"after actions {path}" in str(caught.value)
+
+
+def test_states_off_the_grid_never_merge_silently():
+    """Two different states off the grid would both have density 0, at distance 0."""
+
+    class Away(Tabular):
+        def emit(self, theta, state, generators):
+            x = super().emit(theta, state, generators)
+            return torch.where((self.graph.layer[state] == 1)[..., None], x + 10, x)
+
+    world = random_world(6, 3, 3)
+    assert world.graph.states_per_layer[1] > 1
+    with pytest.raises(ObservationError, match="off the grid"):
+        explored(Away(world.graph, world.number, world.rewards, world.tilt))
+
+
+def test_a_share_off_the_grid_that_is_allowed_is_allowed_in_every_part_of_a_sample():
+    """2 of 300 readings are, within 1 %, though both in the first quarter."""
+
+    class Straying(Tabular):
+        def emit(self, theta, state, generators):
+            x = super().emit(theta, state, generators)
+            return x + 10 * (torch.arange(x.shape[1]) < 2)[:, None]
+
+    world = random_world(4, 3, 2)
+    straying = Straying(world.graph, world.number, world.rewards, world.tilt)
+    world.graph.require_same(explored(straying, AUTO, n_dist=300).graph)
+
+
+def test_a_graph_mismatch_says_both_sizes():
+    one, other = explored(same_twice(3)).graph, explored(random_world(5, 3, 2)).graph
+    with pytest.raises(GraphMismatchError, match=r"3 states, per layer \[1, 1, 1\]"):
+        one.require_same(other)
+    one.require_same(one)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"n_merge": 3},
+        {"deciders": 0},
+        {"band_deciders": 0},
+        {"relative": 1.0},
+        {"margin": -0.1},
+        {"zeta": 0.0},
+        {"zeta": -1.0},
+        {"zeta": "automatic"},
+    ],
+)
+def test_merge_settings_are_validated(wrong):
+    with pytest.raises(SettingError, match="n_merge"):
+        MergeSettings(**wrong)
+
+
+def test_few_simulators_all_decide():
+    world, ledger = same_twice(2), Ledger()
+    explored(world, replace(MERGE, deciders=100), theta=(0.0, 0.1), ledger=ledger)
+    assert ledger.counts == {"test": 3 * 2 * MERGE.n_merge + 2 * 2 * 60}
+
+
+def test_observations_beyond_memory_are_drawn_in_parts(monkeypatch):
+    """Each part of nearly one size, from a stream of its own, counted; together n_dist. Small budgets draw at once."""
+    world, ledger, estimate = random_world(4, 2, 2), Ledger(), estimator_of(random_world(4, 2, 2))
+    guard, seed = world.guard(THETA, ledger=ledger), Seed.root(0)
+    monkeypatch.setattr(exploration, "MOST_READINGS", 4 * 40)
+    D_hat = estimate_densities(guard, world.graph, estimate, 101, seed)
+    assert ledger.counts == {"test": world.graph.num_states * 4 * 101}
+    for s, path in enumerate(world.graph.paths):
+        own = seed.child("density", path)
+        x = torch.cat([observe(guard, path, n, own.child(i)) for i, n in enumerate((34, 34, 33))], 1)
+        assert torch.allclose(D_hat[:, s], estimate(x), atol=1e-12)
+    at_once = estimate(observe(guard, (), 40, seed.child("density", ())))
+    assert torch.equal(estimate_densities(guard, world.graph, estimate, 40, seed)[:, 0], at_once)
+
+
+def test_on_visit_sees_every_path_in_order():
+    world, seen = random_world(2, 3, 2), []
+    guard = Guard(world.simulators(THETA), Ledger(), "explore")
+    exploration = explore(guard, estimator_of(world), MERGE, 10, Seed.root(0), on_visit=seen.append)
+    assert tuple(seen) == exploration.visits

@@ -1,0 +1,117 @@
+"""Features of densities: against loops, and 1-Lipschitz in the sup norm under attack."""
+
+import pytest
+import torch
+
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.predictors.nets.embeddings import layer_means, linear_functionals, look_up, sorted_values, sup_distances
+
+LAYER = torch.tensor([0, 1, 1, 2, 1, 2])
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def grid_and_points(d, n=9, batch=4, seed=0):
+    """A grid that is not uniform and points in and around it."""
+    axes = tuple(torch.tensor([-1.0, -0.2, 0.1, 1.0, 2.0], dtype=torch.float64) * (j + 1) for j in range(d))
+    u = torch.rand(batch, n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    low, high = (torch.tensor([float(a[end]) for a in axes], dtype=torch.float64) for end in (0, -1))
+    return DensityGrid(axes), low + (high - low) * (1.3 * u - 0.15)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_look_up_equals_interpolation(d):
+    grid, x = grid_and_points(d)
+    D = normal(4, 3, grid.num_points)
+    got = look_up(D, *grid.locate(x))
+    assert got.shape == (4, 9, 3)
+    for s in range(3):
+        torch.testing.assert_close(got[..., s], grid.interpolate(D[:, s], x), atol=1e-13, rtol=0)
+    inside = grid.inside(x)
+    assert bool(inside.any()) and bool((~inside).any())
+    assert float(got[~inside].abs().max()) == 0.0
+    assert look_up(D.float(), *grid.locate(x)).dtype == torch.float32
+
+
+def test_look_up_at_nodes_gives_their_values():
+    grid, _ = grid_and_points(2)
+    D = normal(2, 3, grid.num_points)
+    got = look_up(D, *grid.locate(grid.nodes.expand(2, -1, -1)))
+    torch.testing.assert_close(got.transpose(1, 2), D, atol=1e-13, rtol=0)
+
+
+def test_sorted_values_against_sorted():
+    D, ranks = normal(2, 3, 11), torch.tensor([0, 3, 10])
+    got = sorted_values(D, ranks)
+    for b in range(2):
+        for s in range(3):
+            expected = sorted(D[b, s].tolist(), reverse=True)
+            assert got[b, s].tolist() == [expected[0], expected[3], expected[10]]
+    shuffled = D[..., torch.randperm(11, generator=torch.Generator().manual_seed(1))]
+    assert torch.equal(sorted_values(shuffled, ranks), got)
+
+
+def test_linear_functionals_are_divided_by_their_l1_norm():
+    D, functionals = normal(2, 3, 5), torch.tensor([[1.0, -2.0, 3.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 0.5]])
+    got = linear_functionals(D, functionals)
+    torch.testing.assert_close(got[..., 0], (D[..., 0] - 2 * D[..., 1] + 3 * D[..., 2]) / 6)
+    torch.testing.assert_close(got[..., 1], D[..., 4])
+    assert linear_functionals(D.float(), functionals.double()).dtype == torch.float32
+
+
+def test_layer_means_against_loops():
+    values = normal(2, 6, 4)
+    got = layer_means(values, LAYER)
+    for h, states in enumerate(([0], [1, 2, 4], [3, 5])):
+        torch.testing.assert_close(got[:, h], sum(values[:, s] for s in states) / len(states))
+    assert layer_means(values, torch.zeros(6, dtype=torch.int64)).shape == (2, 1, 4)
+
+
+def test_sup_distances_against_loops():
+    values, anchors = normal(3, 5), normal(2, 5, seed=1)
+    got = sup_distances(values, anchors)
+    for b in range(3):
+        for k in range(2):
+            assert float(got[b, k]) == max(abs(float(values[b, j] - anchors[k, j])) for j in range(5))
+
+
+def features():
+    """name -> (function of D [B, 6, G], whether a pair attains its constant)."""
+    grid, x = grid_and_points(2, batch=1)
+    inside = x[grid.inside(x)][None]
+    index, weight = grid.locate(inside)
+    ranks = torch.tensor([0, 2, 7, 24])
+    signed = normal(3, grid.num_points, seed=5)
+    return {
+        "look_up": lambda D: look_up(D, index.expand(len(D), -1, -1), weight.expand(len(D), -1, -1)),
+        "sorted_values": lambda D: sorted_values(D, ranks),
+        "linear_functionals": lambda D: linear_functionals(D, signed),
+        "layer_means": lambda D: layer_means(D, LAYER),
+        "sup_distances": lambda D: sup_distances(D.flatten(1), normal(3, 150, seed=7)),
+    }
+
+
+@pytest.mark.parametrize("name", list(features()))
+def test_embeddings_are_one_lipschitz_and_no_less(name):
+    """Random pairs, and steps along the sign of the gradient of every output, of any size."""
+    function = features()[name]
+    D = torch.cat([normal(20, 6, 25), 100 * normal(20, 6, 25, seed=1), torch.zeros(2, 6, 25, dtype=torch.float64)])
+    assert quotient(function, D, D[torch.randperm(42, generator=torch.Generator().manual_seed(3))]) <= 1 + 1e-12
+    D.requires_grad_()
+    y = function(D).flatten(1)
+    worst = 0.0
+    for k in range(y.shape[1]):
+        (grad,) = torch.autograd.grad(y[:, k].sum(), D, retain_graph=True)
+        local = grad.abs().sum((1, 2))
+        assert float(local.max()) <= 1 + 1e-12
+        for size in (1e-6, 0.1, 30.0):
+            for sign in (-1, 1):
+                worst = max(worst, quotient(function, D.detach(), D.detach() + sign * size * grad.sign()))
+    assert 1 - 1e-6 <= worst <= 1 + 1e-6
+
+
+def quotient(function, D, other):
+    moved = (function(D) - function(other)).flatten(1).abs().amax(-1)
+    return float((moved / (D - other).flatten(1).abs().amax(-1).clamp(min=1e-9)).max())

@@ -1,0 +1,307 @@
+"""Contract of every network: shapes, ranges, round trips, gradients, and a Lipschitz bound that survives attacks."""
+
+import pytest
+import torch
+from support.attacks import PROBLEMS, attack, bumps, densities, make_net, names, problem, quotients, readings, slopes
+
+from s2r_torch.errors import LipschitzError, ObservationError, SettingError
+from s2r_torch.predictors.nets import architectures, heads, lipschitz, steps
+from s2r_torch.predictors.nets import net as nets
+from s2r_torch.predictors.nets.learned_embeddings import SetEmbedding
+from s2r_torch.predictors.nets.lipschitz import StackedLinear
+
+EVERY = pytest.mark.parametrize("name", names())
+SEEING = [name for name in names() if name != "blind"]
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(params=PROBLEMS)
+def where(request):
+    return problem(request.param)
+
+
+def values(net, D, x):
+    conditioned = net.condition(D)
+    return torch.cat([net.q(conditioned, step, x) for step in range(net.problem.graph.horizon)], -1)
+
+
+@EVERY
+def test_values_have_their_shape_and_lie_in_the_unit_interval(name, where):
+    net, g = make_net(name, where, members=3, loud=30.0), seeded()
+    D = densities(where, 1, g)
+    x = readings(where, (len(D), 7), g, margin=0.5)
+    conditioned = net.condition(D)
+    for step in range(where.graph.horizon):
+        q = net.q(conditioned, step, x)
+        assert q.shape == (3, len(D), 7, where.spec.num_actions)
+        assert bool(((q >= 0) & (q <= 1)).all())
+        assert not q.requires_grad
+    assert float(q.std()) > 0.05
+
+
+@EVERY
+def test_members_and_simulators_do_not_see_each_other(name, where):
+    net, g = make_net(name, where, members=3, loud=3.0), seeded()
+    D, x = bumps(where, 4, g), readings(where, (4, 5), g)
+    q = values(net, D, x)
+    assert float((q[0] - q[1]).abs().max()) > 1e-3
+    for f, b in ((0, 3), (2, 1)):
+        alone = values(net.subset([f]), D[b : b + 1], x[b : b + 1, 2:4])
+        torch.testing.assert_close(alone[0, 0], q[f, b, 2:4], atol=2e-6, rtol=0)
+
+
+@EVERY
+def test_round_trips(name, where):
+    """The same values to the bit from a subset of all, from stacked weights, and from a state dict."""
+    net, g = make_net(name, where, members=3, loud=3.0), seeded()
+    D, x = bumps(where, 3, g), readings(where, (3, 6), g)
+    q = values(net, D, x)
+    loaded = type(net)(where, 3, seeded(9), **net.settings())
+    assert not torch.equal(values(loaded, D, x), q)
+    loaded.load_state_dict(net.state_dict())
+    for same in (net.subset([0, 1, 2]), net.with_members(net.stacked()), loaded):
+        assert torch.equal(values(same, D, x), q)
+        assert torch.equal(same.lipschitz_bound(), net.lipschitz_bound())
+        assert same.settings() == net.settings() and same.name == net.name
+    swapped = net.subset([2, 0])
+    torch.testing.assert_close(values(swapped, D, x), q[[2, 0]], atol=2e-6, rtol=0)
+    assert torch.equal(swapped.lipschitz_bound(), net.lipschitz_bound()[[2, 0]])
+    assert not any(p.requires_grad for p in swapped.parameters())
+
+
+@EVERY
+def test_gradient_reaches_every_parameter(name, where):
+    net, g = make_net(name, where, members=2), seeded()
+    D, x = bumps(where, 12, g).float(), readings(where, (12, 30), g)
+    total = 0
+    for step in range(where.graph.horizon):
+        q = net.raw_q(step, net.standardised(D), net.local(D, step, x), x)
+        total = total + (q * torch.randn(q.shape, generator=g)).sum()
+    total.backward()
+    for parameter, value in net.named_parameters():
+        assert value.grad is not None, parameter
+        assert bool(torch.isfinite(value.grad).all()), parameter
+        if value.numel():
+            per_member = value.grad.reshape(2, -1).abs().amax(1)
+            assert float(per_member.min()) > 0, parameter
+
+
+@EVERY
+@pytest.mark.parametrize("loud", [1.0, 50.0])
+def test_the_certified_bound_survives_attack(name, where, loud):
+    """Random pairs, steepest ascent, adversarial, signed and off-distribution densities; free layers are loud too."""
+    net, g = make_net(name, where, members=2, loud=loud).requires_grad_(False), seeded(1)
+    bound = net.certify()
+    assert bound.dtype == torch.float64 and float(bound.max()) <= 4.0 * (1 + 1e-6)
+    found = attack(net, g)
+    assert bool((found <= bound * (1 + 1e-6)).all()), (found, bound)
+    if name == "blind":
+        assert float(bound.max()) == 0.0
+    else:  # the attack is not blunt
+        assert float((found / bound).max()) > 0.01
+    D = densities(where, 4, g)
+    x = readings(where, (len(D), 1), g)
+    pairs = torch.randperm(len(D), generator=g)
+    for step in range(where.graph.horizon):
+        assert bool((quotients(net.double(), step, D, D[pairs], x).amax((1, 2)) <= bound * (1 + 1e-6)).all())
+
+
+@pytest.mark.parametrize("where", ["line", "single"])
+@pytest.mark.parametrize("feature", [0, -1])  # the first statistic of D, and a density looked up at x
+@pytest.mark.parametrize("name", SEEING)
+def test_the_bound_is_attained(name, feature, where):
+    """With every weight positive and one input used, a shift of the densities moves f by C_L times the shift."""
+    where = problem(where)
+    net = make_net(name, where, members=2, depth=3)
+    aligned(net, feature)
+    bound, g = net.certify(), seeded(2)
+    D = bumps(where, 24, g)
+    x = readings(where, (24, 1), g)
+    found = torch.stack([slopes(net, step, D, x)[0].amax((1, 2)) for step in range(where.graph.horizon)]).amax(0)
+    assert bool((found > 0.97 * bound).all()), (found, bound)
+    assert bool((found <= bound * (1 + 1e-5)).all())
+    assert float(bound.min()) > 0.999 * net.declared_bound
+
+
+@torch.no_grad()
+def aligned(net, feature):
+    """Positive weights everywhere; of the first layer's inputs only one counts, and of a set's statistics too."""
+    for layer in net.modules():
+        weight = getattr(layer, "weight", None)
+        if weight is not None and getattr(layer, "bound", 1.0) is not None:
+            weight.fill_(10.0)
+    for step in net.steps:
+        if isinstance(step, steps.LayeredStep):
+            step.first.weight.zero_()
+            step.first.weight[..., feature] = 1e6
+        if isinstance(step, heads.SignedHead | heads.FiLMHead):
+            step.branch.outer.weight.zero_()
+            step.branch.outer.bias.fill_(10.0)
+        if isinstance(getattr(step, "embedding", None), SetEmbedding):
+            step.embedding.each.layers[0].weight[..., 1:] = 0.0
+
+
+@EVERY
+def test_loud_weights_are_tamed_and_damage_is_noticed(name, monkeypatch):
+    where = problem("line")
+    net = make_net(name, where)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter *= 1e3
+    assert float(net.certify().max()) <= 4.0 * (1 + 1e-6)  # normalised in forward: scaling cannot break the bound
+    if not isinstance(net.steps[0], steps.LayeredStep) or name == "blind":
+        return
+    with monkeypatch.context() as patch:  # the certificate measures weights, it does not trust their construction
+        for module in (lipschitz, steps):
+            patch.setattr(module, "normalise_rows", lambda weight, *a, **k: weight, raising=False)
+        with pytest.raises(LipschitzError, match="at most 4"):
+            net.certify()
+    for layer in (net.steps[1].first, *net.steps[0].later()):
+        freed = net.subset([0, 1, 2])
+        layer = freed.get_submodule(next(k for k, m in net.named_modules() if m is layer))
+        layer.bound = None
+        with pytest.raises(LipschitzError):
+            freed.certify()
+    for key, layer in net.named_modules():
+        if ".embedding" in key and hasattr(layer, "effective"):
+            with monkeypatch.context() as patch:
+                patch.setattr(layer, "effective", lambda constants=None, layer=layer: layer.weight)
+                with pytest.raises(LipschitzError):
+                    net.certify()
+    for damage in (torch.nan, torch.inf):
+        hurt = net.subset([0, 1, 2])
+        hurt.steps[0].first.weight[1, 0, 0] = damage
+        with pytest.raises(LipschitzError, match="finite|damaged"):
+            hurt.certify()
+
+
+@pytest.mark.parametrize("name", SEEING)
+@pytest.mark.parametrize("buffer", ["spread", "height"])
+@pytest.mark.parametrize("value", [-0.1, 0.0, torch.nan])
+def test_damaged_scales_are_noticed_or_harmless(name, buffer, value):
+    """A negative scale must not turn normalisation off, and the certificate with it."""
+    net = make_net(name, problem("line"), loud=100.0)
+    getattr(net, buffer).fill_(value)
+    try:
+        bound = net.certify()
+    except LipschitzError:
+        return
+    assert value < 0 or (name == "cones" and buffer == "height")  # which cones do not use
+    if value < 0:
+        assert bool((attack(net, seeded(), rounds=2) <= bound * (1 + 1e-6)).all())
+
+
+@EVERY
+def test_scales_are_frozen(name):
+    """The same predictor whatever other densities it is conditioned with."""
+    where, g = problem("plane"), seeded()
+    net = make_net(name, where, loud=3.0)
+    D, x = densities(where, 2, g), readings(where, (12, 3), g)
+    q = values(net, D, x)
+    torch.testing.assert_close(values(net, D[:2], x[:2]), q[:, :2], atol=2e-6, rtol=0)
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    values(net, 100 * D, x)
+    assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
+
+
+def test_scales_survive_degenerate_training_densities():
+    """One simulator, or densities all alike: no division by zero, and the bound still holds."""
+    where = problem("line")
+    for name in names():
+        for D in (bumps(where, 1, seeded()), bumps(where, 1, seeded()).expand(8, -1, -1), torch.zeros(4, 5, 27)):
+            net = make_net(name, where)
+            net.fit_scales(D)
+            net.certify()
+            q = values(net, densities(where, 1, seeded(1)), readings(where, (6, 3), seeded(2)))
+            assert bool(torch.isfinite(q).all()), name
+
+
+@EVERY
+def test_readings_off_the_grid_see_no_density(name):
+    where = problem("line")
+    net, g = make_net(name, where), seeded()
+    x = torch.full((1, 1, 1), 2.5, dtype=torch.float64)
+    for step in range(3):
+        assert float(net.local(bumps(where, 1, g).float(), step, x).abs().sum()) == 0.0
+
+
+def test_steps_look_up_their_own_states():
+    where, g = problem("line"), seeded()
+    net, D = make_net("lookup", where), bumps(where, 3, g)
+    x = readings(where, (3, 4), g)
+    for step in range(3):
+        states = where.graph.states_of(step)
+        expected = torch.stack([where.grid.interpolate(D[:, s], x) for s in states], -1)
+        torch.testing.assert_close(net.local(D.float(), step, x) * net.height, expected.float(), atol=1e-6, rtol=1e-6)
+
+
+def test_lookup_summaries_by_hand():
+    """Sorted values and mean positions, averaged over a layer's states (networks.md)."""
+    where, g = problem("line"), seeded()
+    net, D = make_net("lookup", where), densities(where, 1, g)
+    got = net.summary(D)
+    grid = where.grid
+    ranks = sorted({min(26, round(share * 27)) for share in architectures.RANK_SHARES})
+    centred = grid.nodes[:, 0] - 0.5
+    for b in range(len(D)):
+        expected = []
+        for h in range(3):
+            rows = [D[b, s] for s in where.graph.states_of(h)]
+            for r in ranks:
+                expected.append(sum(sorted(row.tolist(), reverse=True)[r] for row in rows) / len(rows))
+            expected.append(sum(float((row * centred).sum() / centred.abs().sum()) for row in rows) / len(rows))
+        torch.testing.assert_close(got[b], torch.tensor(expected, dtype=got.dtype), atol=1e-6, rtol=1e-6)
+
+
+def test_sets_do_not_care_about_the_order_of_states():
+    """States of a layer are swapped, with what is looked up at x left alone: nothing changes."""
+    where, g = problem("line"), seeded()
+    net = make_net("sets", where, loud=3.0).requires_grad_(False)
+    D, x = bumps(where, 3, g).float(), readings(where, (3, 4), g)
+    for step in range(3):
+        local = net.local(D, step, x)
+        q = net.raw_q(step, net.standardised(D), local, x)
+        swapped = net.raw_q(step, net.standardised(D[:, [0, 2, 1, 4, 3]]), local, x)
+        mixed = net.raw_q(step, net.standardised(D[:, [1, 0, 2, 3, 4]]), local, x)
+        torch.testing.assert_close(swapped, q, atol=2e-6, rtol=0)
+        assert float((mixed - q).abs().max()) > 1e-3
+
+
+def test_settings_and_names_are_checked():
+    where = problem("line")
+    for wrong in ({"width": 7}, {"width": 0}, {"depth": 0}, {"x_width": 0}, {"lipschitz_bound": 0.0}):
+        with pytest.raises(SettingError, match="conf/net"):
+            make_net("lookup", where, **wrong)
+    with pytest.raises(SettingError, match="conf/net"):
+        make_net("lookup", where, members=0)
+    with pytest.raises(SettingError, match="film"):
+        make_net("lookup/flim", where)
+    with pytest.raises(SettingError, match="anchors.*another network"):
+        make_net("cones", where, channels=4)
+    with pytest.raises(SettingError, match="lokup"):
+        nets.net_class("lokup")
+    net = make_net("lookup", where)
+    with pytest.raises(ObservationError, match="densities"):
+        net.condition(torch.zeros(2, 5, 28))
+    with pytest.raises(ObservationError, match="densities"):
+        net.condition(torch.zeros(2, 4, 27))
+
+
+@EVERY
+def test_same_generator_same_weights(name):
+    where = problem("line")
+    one, two, other = (make_net(name, where, seed=s).state_dict() for s in (0, 0, 1))
+    assert all(torch.equal(one[k], two[k]) for k in one)
+    assert any(not torch.equal(one[k], other[k]) for k in one)
+
+
+def test_stacked_linear_rows_are_normalised_only_when_they_must():
+    layer = StackedLinear(2, 3, 2, seeded(), bound=2.0)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[[0.5, -0.5, 0.5], [4.0, 0.0, -4.0]]]).expand(2, 2, 3))
+    used = layer.effective()
+    assert used[0, 0].tolist() == [0.5, -0.5, 0.5]
+    assert used[0, 1].tolist() == pytest.approx([1.0, 0.0, -1.0], abs=1e-5)

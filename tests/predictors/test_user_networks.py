@@ -1,0 +1,170 @@
+"""Users' networks: five lines in a module of their own, with a certificate by construction or marked as having none."""
+
+import importlib.util
+import re
+import sys
+import textwrap
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from rich.console import Console
+from support.attacks import attack, bumps, densities, make_net, problem, readings
+from torch import nn
+
+from s2r_torch.coverage import path_cover
+from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.density.kernels import make_kernel
+from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.deployment.policy_file import load_policy, read, save_policy
+from s2r_torch.episodes import Transitions
+from s2r_torch.errors import SettingError
+from s2r_torch.predictors import registry
+from s2r_torch.predictors.ensemble import Ensemble
+from s2r_torch.predictors.nets.free import FreeNet
+from s2r_torch.predictors.registry import net_class, register, variants
+from s2r_torch.predictors.training.fit import TrainingData, TrainingSettings, fit
+from s2r_torch.registry import import_plugins
+from s2r_torch.rng import Seed
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def readme_plugin() -> str:
+    """The code block of README.md that registers `peaks`, as it stands there."""
+    blocks = re.findall(r"(?:^(?: {4}.*)?\n)+", README.read_text(), re.MULTILINE)
+    (block,) = [textwrap.dedent(block) for block in blocks if '@register("peaks")' in block]
+    return block
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch):
+    monkeypatch.setattr(registry, "NETS", dict(registry.NETS))
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    (tmp_path / "my_networks.py").write_text(readme_plugin())
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_networks", raising=False)
+    import_plugins(["my_networks"])
+    yield "peaks"
+    sys.modules.pop("my_networks", None)
+
+
+def trained(name, where, **settings):
+    g = torch.Generator().manual_seed(0)
+    xi, n, B = where.graph.num_states, 6, 8
+    samples = tuple(
+        Transitions(
+            readings(where, (B, n), g),
+            torch.randint(2, (B, n), generator=g),
+            torch.rand(B, n, generator=g, dtype=torch.float64) / 3,
+        )
+        for _ in range(xi)
+    )
+    few = TrainingSettings(members=2, snapshots=2, steps=6, batch_simulators=4, batch_samples=2)
+    return fit(
+        make_net(name, where, members=2, **settings), TrainingData(bumps(where, B, g), samples), few, Seed.root(0)
+    )
+
+
+def policy_of(net):
+    where = net.problem
+    estimator = DensityEstimator(where.grid, make_kernel("legendre", 2), tuple(where.grid.spacing))
+    return MetaPolicy(Ensemble(where, (net,)), 0, estimator, path_cover(where.graph), 10)
+
+
+def test_five_lines_make_a_certified_network(plugin, tmp_path):
+    """Trained, certified, attacked, saved and loaded like any other."""
+    net = trained(plugin, problem("line"))
+    bound = net.certify()
+    assert bool((attack(net, torch.Generator().manual_seed(1), rounds=3) <= bound * (1 + 1e-6)).all())
+    policy = policy_of(net)
+    assert policy.ensemble.certified
+    save_policy(tmp_path / "p.safetensors", policy)
+    loaded = load_policy(tmp_path / "p.safetensors").ensemble
+    assert loaded.groups[0].name == "peaks" and loaded.certified
+    registry.NETS._known.pop("peaks")
+    with pytest.raises(SettingError, match="plugin not imported"):
+        load_policy(tmp_path / "p.safetensors")
+
+
+def test_wrong_plugins_are_named():
+    with pytest.raises(SettingError, match="no_such_module"):
+        import_plugins(["no_such_module"])
+    with pytest.raises(SettingError, match="'lookup' for .*Mine"):
+
+        @register("lookup")
+        class Mine(FreeNet):
+            pass
+
+
+def free(name="mine", module=lambda i, o: nn.Sequential(nn.Linear(i, 8), nn.GELU(), nn.Linear(8, o))):
+    @register(name)
+    class Mine(FreeNet):
+        def module(self, inputs, outputs):
+            return module(inputs, outputs)
+
+    return name
+
+
+def test_any_module_is_accepted_and_marked(tmp_path):
+    where, state = problem("line"), torch.random.get_rng_state()
+    name = free()
+    net = trained(name, where)
+    assert torch.equal(torch.random.get_rng_state(), state)  # modules' own initialisation included
+    assert net.size == 4 and torch.isinf(net.certify()).all()
+    ensemble = Ensemble(where, (make_net("lookup", where), net))
+    assert not ensemble.certified and ensemble.subset([0, 1]).certified
+    policy = policy_of(net)
+    save_policy(tmp_path / "p.safetensors", policy)
+    assert read(tmp_path / "p.safetensors")[0]["certified"] is False
+    loaded = load_policy(tmp_path / "p.safetensors").ensemble.groups[0]
+    D, x = bumps(where, 3, torch.Generator().manual_seed(1)), readings(where, (3, 5), torch.Generator().manual_seed(2))
+    for step in range(3):
+        assert torch.equal(loaded.q(loaded.condition(D), step, x), net.q(net.condition(D), step, x))
+    assert not loaded.certified
+
+
+@pytest.mark.parametrize("certified", [True, False])
+def test_deploying_says_so_too(certified):
+    path = README.parent / "scripts" / "deploy.py"
+    specification = importlib.util.spec_from_file_location("deploy_script", path)
+    script = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(script)
+    policy = policy_of(make_net("lookup" if certified else free(), problem("line"), members=1))
+    done = SimpleNamespace(episodes=3, used=torch.tensor([10, 10]), likeness="untested", looks=(), notices=())
+    console = Console(file=StringIO(), width=120)
+    console.print(script.report(policy, done, "a world"))
+    assert ("NOT certified" in console.file.getvalue()) is not certified
+
+
+def test_free_networks_against_their_modules_one_by_one():
+    where, g = problem("plane"), torch.Generator().manual_seed(0)
+    net = make_net(free(), where, members=3).requires_grad_(False)
+    D, x = densities(where, 1, g), readings(where, (6, 5), g)
+    for step in range(3):
+        q = net.q(net.condition(D), step, x)
+        features = net.standardised(D.float())[:, None].expand(-1, 5, -1)
+        rows = torch.cat([features, net.scaled_x(x), net.local(D.float(), step, x)], -1)
+        for f in range(3):
+            module = nn.Sequential(nn.Linear(rows.shape[-1], 8), nn.GELU(), nn.Linear(8, 2))
+            module.load_state_dict({k.replace("/", "."): w[f] for k, w in net.steps[step].weights.items()})
+            torch.testing.assert_close(q[f], module(rows).clamp(0, 1), atol=1e-5, rtol=0)
+        assert float((q[0] - q[1]).abs().max()) > 1e-3
+
+
+def test_modules_with_buffers_are_refused():
+    name = free(module=lambda i, o: nn.Sequential(nn.Linear(i, o), nn.BatchNorm1d(o)))
+    with pytest.raises(SettingError, match="buffers"):
+        make_net(name, problem("line"))
+
+
+def test_variants_are_all_combinations():
+    assert variants({"width": [16, 32], "depth": 2, "lipschitz_bound": [1.0, 5.0]}) == [
+        {"width": w, "depth": 2, "lipschitz_bound": b} for w in (16, 32) for b in (1.0, 5.0)
+    ]
+    assert variants({}) == [{}] and net_class("lookup").name == "lookup"

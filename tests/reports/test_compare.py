@@ -1,0 +1,104 @@
+"""Comparisons: every entry with every seed, kept when interrupted, and honest about who misses what is wanted."""
+
+import csv
+import importlib.util
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from hydra import initialize_config_dir
+from rich.console import Console
+from support.smoke import CONF, composed
+
+from s2r_torch.predictors.registry import NETS
+from s2r_torch.reports.comparison import by_entry, comparison_figure, comparison_table, row_of, verdict
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "compare.py"
+
+
+def found(regret=0.02, certified=True):
+    return {
+        "value": {"deployed": 0.6 * (1 - regret), "optimal": 0.6, "optimal_kind": "exact"},
+        "ensemble": {
+            "lipschitz_bound": 10.0 if certified else None,
+            "certified": certified,
+            "parameters": 1234,
+            "size": 8,
+            "survivors": 3,
+        },
+        "cpu_seconds": 7.0,
+    }
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """scripts/compare.py, whose runs take no time; `script.done` lists (entry, seed) of those that were run."""
+    specification = importlib.util.spec_from_file_location("compare_script", SCRIPT)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    module.done, module.stop_at = [], None
+
+    def run(cfg, folder, reporter):
+        if folder.name == module.stop_at:
+            raise KeyboardInterrupt
+        module.done.append(folder.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.yaml").write_text(module.OmegaConf.to_yaml(cfg, resolve=True))
+        (folder / "summary.json").write_text(json.dumps(found(0.2 if "mlp" in cfg.net else 0.01)))
+        return found(0.2 if "mlp" in cfg.net else 0.01)
+
+    monkeypatch.setattr(module, "run", run)
+    return module
+
+
+def compare(script, folder, *given):
+    text = StringIO()
+    few = [f"~compare.entries.{name}" for name in ("sets", "conv", "linear", "cones")]
+    cfg = composed("+experiment=grid", "compare.seeds=[0,1]", *few, config="compare")
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        script.compare(cfg, ["+experiment=grid", *given], folder, Console(file=text, width=140))
+    return text.getvalue()
+
+
+def test_every_certified_network_is_compared():
+    assert set(composed(config="compare").compare.entries) == {n for n in NETS if n != "blind"}
+
+
+def test_stopped_comparisons_go_on(script, tmp_path):
+    script.stop_at = "mlp-seed0"
+    with pytest.raises(KeyboardInterrupt):
+        compare(script, tmp_path)
+    before = list(script.done)
+    assert before and (tmp_path / "comparison.png").exists()
+    assert len(json.loads((tmp_path / "rows.json").read_text())) == len(before)
+    script.stop_at = None
+    said = compare(script, tmp_path)
+    assert len(script.done) == len(set(script.done)) == 4  # nothing twice
+    assert said.count("(kept)") == len(before) and "no: " in said and "yes" in said
+    with (tmp_path / "rows.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 4 and float(rows[0]["regret"]) == pytest.approx(0.01)
+
+
+def test_runs_with_other_settings_are_done_again(script, tmp_path):
+    compare(script, tmp_path)
+    assert "(kept)" not in compare(script, tmp_path, "predictors.training.steps=7")
+    assert len(script.done) == 8
+
+
+def test_rows_tables_and_figures(tmp_path):
+    rows = [row_of(entry, s, found(r)) for entry, r in (("mlp", 0.2), ("lookup", 0.0)) for s in (0, 1)]
+    rows.append(row_of("mine", 0, found(certified=False)))
+    assert list(by_entry(rows)) == ["lookup", "mine", "mlp"]
+    console = Console(file=StringIO(), width=160)
+    console.print(comparison_table(rows, "nets on grid", 0.05))
+    text = console.file.getvalue()
+    assert "NOT certified" in text and "0.2000 (0.2000)" in text
+    comparison_figure(rows, "nets on grid", 0.05, tmp_path / "comparison.png")
+    assert (tmp_path / "comparison.png").stat().st_size > 10_000
+
+
+def test_a_miss_gives_the_networks_own_reason():
+    assert verdict("lookup", 0.01, 0.05) == "yes" and verdict("unheard of", 0.2, 0.05) == "no"
+    assert verdict("linear", 0.2, 0.05) == f"no: {NETS['linear'].limits}"

@@ -1,0 +1,67 @@
+"""learning.png: every member's curve, every call's survivors, and two simulators in which the policy differs."""
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from support.attacks import bumps, make_net, problem
+
+from s2r_torch.coverage import path_cover
+from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.density.kernels import make_kernel
+from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.predictors.ensemble import Ensemble
+from s2r_torch.reports.learning_figure import draw_curves, draw_survivors, learning_figure, surfaces
+
+ROWS = [
+    (f"held_out_risk/{label}/{member}", step, 0.1 / step + member / 100)
+    for label in ("lookup", "lookup-1", "blind")
+    for member in range(2)
+    for step in range(1, 31)
+]
+CALLS = [{"state": 3, "survivors": 5}, {"state": 1, "survivors": 2}]
+
+
+def found(certified=True):
+    return {
+        "experiment": "grid",
+        "seed": 0,
+        "net": "lookup",
+        "rule": "calibrated",
+        "ensemble": {"certified": certified, "size": 8},
+        "elimination": {"calls": CALLS},
+    }
+
+
+def policy(where):
+    estimator = DensityEstimator(where.grid, make_kernel("legendre", 2), tuple(where.grid.spacing))
+    net = make_net("lookup", where, members=2, loud=3.0).requires_grad_(False)
+    return MetaPolicy(Ensemble(where, (net,)), 1, estimator, path_cover(where.graph), 10)
+
+
+@pytest.mark.parametrize("shape", ["line", "plane"])
+def test_surfaces_are_of_the_two_simulators_whose_policies_differ_most(shape, tmp_path):
+    where, g = problem(shape), torch.Generator().manual_seed(0)
+    D, theta, meta_policy = bumps(where, 5, g), torch.rand(5, 3, generator=g), policy(where)
+    D[3] = D[1]  # a twin, so not the pair
+    shown = surfaces(meta_policy, D, theta)
+    assert shown.q.shape == (2, where.graph.horizon, where.grid.num_points, where.spec.num_actions)
+    assert set(shown.simulators) != {1, 3} and torch.equal(shown.theta, theta[list(shown.simulators)])
+    x = where.grid.nodes[:4]
+    torch.testing.assert_close(shown.q[1, 1, :4], meta_policy.condition(D[shown.simulators[1]]).q(1, x))
+    learning_figure(found(), ROWS, shown, tmp_path / "learning.png")
+    assert (tmp_path / "learning.png").stat().st_size > 30_000
+
+
+def test_every_member_has_a_curve_in_every_step():
+    axes = Figure().subplots()
+    draw_curves(axes, ROWS, 3)
+    assert sum(len(line.get_xdata()) == 10 for line in axes.lines) == 2 * 2 * 3  # the blind ones would not compare
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["lookup", "lookup-1"]
+    draw_curves(axes, [], 3)
+
+
+def test_survivors_after_every_call():
+    axes = Figure().subplots()
+    draw_survivors(axes, found())
+    assert axes.lines[0].get_ydata().tolist() == [8, 5, 2]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["all", "3", "1"]

@@ -1,0 +1,37 @@
+"""The policies in checkpoints/, as the README deploys them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from s2r_torch.deployment.deploy import deploy
+from s2r_torch.deployment.likeness import UNTESTED
+from s2r_torch.deployment.policy_file import family_of, load_certificate, load_policy
+from s2r_torch.episodes import Ledger
+from s2r_torch.families import exact, make_family
+from s2r_torch.rng import Seed
+
+FOLDER = Path(__file__).resolve().parents[2] / "checkpoints"
+
+
+@pytest.mark.parametrize("name", ["grid", "frozenlake"])
+def test_a_shipped_policy_is_nearly_optimal_and_keeps_its_promise(name):
+    path = FOLDER / f"{name}.safetensors"
+    assert path.stat().st_size < 3_000_000 and (FOLDER / f"{name}.png").exists()
+    policy, certificate, trained = load_policy(path), load_certificate(path), family_of(path)
+    assert (FOLDER / f"{name}.certificate.txt").read_text() == certificate.page() + "\n"
+    family, values, best, ledger = make_family(trained["name"], **trained["parameters"]), [], [], Ledger()
+    for w in range(20):
+        seed = Seed.root(w).child("shipped")
+        theta = family.prior(1, seed.child("theta").generator())
+        deployed = deploy(policy, family.world(theta[0], seed.child("world").generator()), ledger, refuse=False)
+        assert deployed.as_trained and deployed.likeness.verdict != UNTESTED
+        truth = family.truth(theta)
+        values.append(exact.policy_values(truth, policy.condition(deployed.D_real[None]).act)[0, 0])
+        best.append(exact.optimal(truth)[0][0, 0])
+    assert ledger.counts["real"] == 20 * certificate.sequences * certificate.n_real
+    value, optimal = float(torch.stack(values).mean()), float(torch.stack(best).mean())
+    assert value > 0.95 * optimal
+    spread = float(torch.stack(values).std()) / 20**0.5
+    assert value > certificate.value_lower - 4 * spread  # 20 worlds scatter around the mean that is certified

@@ -1,0 +1,64 @@
+"""Policies, and what is promised of them, made by hand: no training."""
+
+import functools
+from dataclasses import replace
+
+import torch
+
+from s2r_torch.assurance.rehearsal import rehearse
+from s2r_torch.coverage import path_cover
+from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.kernels import make_kernel
+from s2r_torch.deployment.certificate import Certificate, Gap
+from s2r_torch.deployment.likeness import (
+    Population,
+    Reference,
+)
+from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.episodes import Guard, Ledger
+from s2r_torch.families import make_family
+from s2r_torch.learning.estimator import estimate_densities
+from s2r_torch.predictors.ensemble import Ensemble
+from s2r_torch.predictors.registry import net_class
+from s2r_torch.problem import Problem
+from s2r_torch.rng import Seed
+
+
+def policy_of(nets=("lookup",), family_name="grid", nodes=12) -> MetaPolicy:
+    family = make_family(family_name)
+    grid = DensityGrid.uniform(family.spec.low, family.spec.high, nodes)
+    problem = Problem(family.spec, family.graph, grid)
+    generator = torch.Generator().manual_seed(0)
+    groups = []
+    for name in nets:
+        net = net_class(name)(problem, 3, generator, width=8)
+        net.fit_scales(torch.rand(5, family.graph.num_states, grid.num_points, generator=generator))
+        groups.append(net)
+    estimator = DensityEstimator(grid, make_kernel("legendre", 2.0), tuple(s * 0.7 for s in grid.spacing))
+    return MetaPolicy(Ensemble(problem, tuple(groups)), 1, estimator, path_cover(family.graph), 25)
+
+
+@functools.cache
+def judged_policy():
+    """An untrained policy whose reference is made as in a run, from 200 simulators and 200 rehearsals."""
+    family = make_family("grid")
+    policy = policy_of(nodes=24)
+    grid = policy.problem.grid
+    estimator = DensityEstimator(grid, make_kernel("legendre", 2.0), tuple(0.62 * s for s in grid.spacing))
+    policy = replace(policy, estimator=estimator, n_real=100)
+    seed = Seed.root(0)
+
+    def simulators(purpose):
+        theta = family.prior(200, seed.child(purpose).generator())
+        return Guard(family.simulators(theta, range(200)), Ledger(), purpose)
+
+    D_hat = estimate_densities(simulators("train"), family.graph, estimator, 100, seed.child("density"))
+    rehearsal = rehearse(policy, simulators("certify"), 1, seed.child("rehearse"))
+    reference = Reference.of(Population.of(D_hat, grid), rehearsal.D_hat, rehearsal.again, rehearsal.passages, grid)
+    return replace(policy, reference=reference)
+
+
+def certificate_by_hand(**gap) -> Certificate:
+    gap = Gap(0.2, 0.1, 0.3, 0.01, "given", 5, True), gap
+    return Certificate(200, 50, 100, 3, 0.05, "betting", 0.7, 0.65, 0.9, 0.4, replace(gap[0], **gap[1]))

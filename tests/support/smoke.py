@@ -1,0 +1,46 @@
+"""The smallest settings at which a run still does everything, shared by tests."""
+
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+from s2r_torch.runs.settings import RunSettings, settings_from
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+SMALL = (
+    "density.merge.deciders=4",
+    "predictors.num_simulators=24",
+    "predictors.n_samples=16",
+    "predictors.blind_members=1",
+    "predictors.training.members=2",
+    "predictors.training.snapshots=2",
+    "predictors.training.steps=20",
+    "predictors.calibration.simulators=4",
+    "predictors.calibration.n=50",
+    "predictors.calibration.n_rollouts=2",
+    "budget.num_simulators=4",
+    "budget.n_test=50",
+    "budget.n_train=100",
+    "budget.n_rollouts=2",
+    "budget.n_probes=4",
+    "diagnose=0",
+    "certificate.simulators=8",
+    "certificate.n_rollouts=4",
+    "certificate.n_accurate=50",
+    "world.num_worlds=2",
+    "world.population=20",
+    "world.n_rollouts=20",
+)
+
+
+def composed(*overrides: str, config: str = "run") -> DictConfig:
+    """conf/CONFIG.yaml with these overrides."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose(config, overrides=list(overrides))
+
+
+def small_settings(*overrides: str) -> RunSettings:
+    """Settings of a smoke-size run."""
+    return settings_from(OmegaConf.to_container(composed(*SMALL, *overrides), resolve=True))
