@@ -108,7 +108,8 @@ def test_onnx_is_an_extra(tmp_path):
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_onnx_in_its_own_runtime(tmp_path):
     import numpy as np
-    import onnxruntime
+
+    onnxruntime = pytest.importorskip("onnxruntime")
 
     policy = conditioned()
     export_policy(policy, tmp_path / "policy.onnx")

@@ -41,7 +41,7 @@ def readme_plugin() -> str:
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch):
-    monkeypatch.setattr(registry, "NETS", dict(registry.NETS))
+    monkeypatch.setattr(registry.NETS, "_known", dict(registry.NETS._known))
 
 
 @pytest.fixture

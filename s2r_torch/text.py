@@ -1,0 +1,21 @@
+"""Text that came from outside - files, worlds, users' code - on its way to a terminal, a table or a message.
+
+>>> printable("log[copy].csv")
+'log[copy].csv'
+>>> printable("a\\x1b[31mred\\n" + 50 * "x", most=20)
+'a\\\\x1b[31mred\\\\n...xxx'
+"""
+
+from __future__ import annotations
+
+
+def printable(text: object, most: int = 200) -> str:
+    """One line of at most `most` characters: control and unprintable characters escaped, the middle left out.
+
+    It is still plain text: print it with `markup=False`, or through `rich.markup.escape`.
+    """
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+    if len(line) <= most:
+        return line
+    tail = max(0, (most - 3) // 5)
+    return f"{line[: most - 3 - tail]}...{line[len(line) - tail :]}"
