@@ -70,7 +70,7 @@ class Registry(Mapping[str, Any]):
             raise SettingError(
                 expected=f"one of the {self._plural} {sorted(self)}",
                 got=repr(name),
-                cause=f"{hint}, or a plugin that was not imported",
+                cause=f"{hint}, or a plugin not imported",
             )
         return self[name]
 

@@ -1,0 +1,1 @@
+"""One run, stage by stage: settings, draws, results, the folder that they are kept in."""
