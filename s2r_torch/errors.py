@@ -23,6 +23,10 @@ class SettingError(S2RError, ValueError):
     """A setting is out of range, unknown, or contradicts another one."""
 
 
+class FolderError(SettingError):
+    """A run's folder is of another configuration or version, or in use; nothing in it was touched."""
+
+
 class AssumptionError(S2RError, ValueError):
     """Settings under which a theorem does not hold; the message names the assumption."""
 

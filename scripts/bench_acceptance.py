@@ -20,6 +20,8 @@ import bench_merging
 from rich.console import Console
 from rich.table import Table
 
+from s2r_torch.reports.summary import Summary
+
 RUN = Path(__file__).resolve().parent / "run.py"
 
 
@@ -27,18 +29,19 @@ RUN = Path(__file__).resolve().parent / "run.py"
 class Result:
     """One finished run."""
 
-    summary: dict
+    summary: Summary
     seconds: float  # wall, imports included
     gibibytes: float  # peak resident memory
 
     @property
     def share(self) -> float:
         """Deployed value over the optimal one in the same worlds."""
-        return self.summary["value"]["deployed"] / self.summary["value"]["optimal"]
+        return self.summary.value.share
 
     def of_prior(self, name: str) -> float:
-        """A baseline's value over the optimal one, over the prior."""
-        return self.summary["value"][name] / self.summary["value"]["optimal_population"]
+        """A comparator's value over the optimal one, over the prior."""
+        policies = self.summary.value.policies
+        return policies[name] / policies["optimal"]
 
 
 @dataclass(frozen=True)
@@ -65,19 +68,19 @@ def beats_baselines(deployed: float, baselines: float, seconds: float) -> Callab
 
 def keeps_f_star(r: Result) -> bool:
     """f* survives and the returned policy is within 0.02 of V*."""
-    gap = r.summary["value"]["optimal"] - r.summary["value"]["deployed"]
-    return r.summary["ensemble"]["f_star_survives"] and gap <= 0.02
+    worth = r.summary.value.worth
+    return bool(r.summary.ensemble.f_star_survives) and worth.optimal - worth.value <= 0.02
 
 
 def eliminates_nothing_and_says_so(r: Result) -> bool:
-    ensemble = r.summary["ensemble"]
-    said = any("eliminated nothing" in notice for notice in r.summary["notices"])
-    return ensemble["survivors"] == ensemble["size"] and said
+    ensemble = r.summary.ensemble
+    said = any("eliminated nothing" in notice for notice in r.summary.notices)
+    return ensemble.survivors == ensemble.size and said
 
 
 def covers(r: Result) -> bool:
     """Real episodes per world are at most w n_real."""
-    return r.summary["episodes"]["real_per_world"] <= r.summary["cover"] * r.summary["n_real"]
+    return r.summary.real.drawn <= r.summary.real.sequences * r.summary.real.n_real
 
 
 def lake(r: Result) -> bool:
@@ -181,7 +184,7 @@ def run(overrides: tuple[str, ...]) -> Result:
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{output}")
-        summary = json.loads((Path(folder) / "run" / "summary.json").read_text())
+        summary = Summary.from_json(json.loads((Path(folder) / "run" / "summary.json").read_text()))
         return Result(summary, time.perf_counter() - start, usage.ru_maxrss / 2**20)
 
 

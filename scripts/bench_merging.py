@@ -29,12 +29,11 @@ from s2r_torch.base import Simulators
 from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.errors import S2RError
 from s2r_torch.families.contract import Family
-from s2r_torch.learning.estimator import make_estimator
+from s2r_torch.families.draws import Draws
+from s2r_torch.learning.estimator import PILOTS, make_estimator
 from s2r_torch.learning.exploration import Exploration, explore
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.rng import Seed
-from s2r_torch.runs.draws import Draws
-from s2r_torch.runs.pipeline import PILOTS
 from s2r_torch.runs.settings import RunSettings, settings_from
 
 CONF = Path(__file__).resolve().parent.parent / "conf"

@@ -16,6 +16,7 @@ from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
 from s2r_torch.episodes import Ledger
 from s2r_torch.families import make_family
+from s2r_torch.families.draws import Draws
 from s2r_torch.families.mixture.predictors import MixturePredictors
 from s2r_torch.learning.elimination import Elimination
 from s2r_torch.learning.merging import MergeSettings
@@ -24,7 +25,6 @@ from s2r_torch.planner.budget import practical
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.problem import Problem
 from s2r_torch.rng import Seed
-from s2r_torch.runs.draws import Draws
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ def main(options: argparse.Namespace) -> None:
             start = time.process_time()
             outcome, episodes = once(method, seed)
             times.append(1e3 * (time.process_time() - start))
-            kept += bool(outcome.learned.knowledge.alive[0])
+            kept += bool(outcome.choice.knowledge.alive[0])
         row = (f"{statistics.median(times):.0f}", f"{max(times):.0f}", f"{episodes:,}", f"{kept} of {options.runs}")
         table.add_row(method, *row)
     Console(width=None if sys.stdout.isatty() else 150).print(table)

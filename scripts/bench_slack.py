@@ -21,12 +21,17 @@ from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor
 
+from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.families import make_family
+from s2r_torch.families.draws import Draws
 from s2r_torch.files import tensors as tensor_files
 from s2r_torch.learning.calibration import CalibrationSettings, bellman_table, quantile_slack, replay
 from s2r_torch.learning.estimator import estimate_densities
+from s2r_torch.progress import Silent
+from s2r_torch.rng import Seed
+from s2r_torch.runs import stages
 from s2r_torch.runs.evaluation import member_regrets
-from s2r_torch.runs.pipeline import Run, explore_family, train_predictors
+from s2r_torch.runs.run import Stages
 from s2r_torch.runs.settings import PredictorSettings, RunSettings
 
 GRID = [0.0, *torch.logspace(-5, -1, 25, dtype=torch.float64).tolist()]  # slacks of the curve
@@ -73,27 +78,29 @@ def measured(seed: int, samples: list[int], options: argparse.Namespace) -> dict
 
 
 def measure(seed: int, samples: list[int], options: argparse.Namespace) -> dict[str, Tensor]:
-    predictors = PredictorSettings(blind_members=1)
+    predictors = PredictorSettings()
     training = replace(predictors.training, members=options.members, steps=options.steps)
     nets = {"lookup": {}, "mlp": {}, "blind": {}}
     settings = RunSettings(seed=seed, nets=nets, predictors=replace(predictors, training=training))
-    run = Run(settings, make_family("grid"))
-    explore_family(run)
-    train_predictors(run)
+    family, root = make_family("grid"), Seed.root(seed)
+    run = Stages(settings, family, options.folder / f"seed{seed}", Silent())  # an unfinished class goes on
+    explored = run.do(stages.explore)
+    ensemble = run.do(stages.train, explored).ensemble
+    draws, graph = Draws(family, root, Ledger()), explored.exploration.graph
 
-    def drawn(purpose: str, count: int) -> tuple[object, Tensor]:
-        simulators, n_dist = run.draws.simulators(purpose, count), settings.budget.n_dist
-        seed = run.seed.child(purpose, "density")
-        return simulators, estimate_densities(simulators, run.exploration.graph, run.estimator, n_dist, seed)
+    def drawn(purpose: str, count: int) -> tuple[Guard, Tensor]:
+        simulators, n_dist = draws.simulators(purpose, count), settings.budget.n_dist
+        stream = root.child(purpose, "density")
+        return simulators, estimate_densities(simulators, graph, explored.estimator, n_dist, stream)
 
     def risks(purpose: str, n: int) -> Tensor:
-        return bellman_table(*drawn(purpose, options.simulators), run.ensemble, n, run.seed.child(purpose, n))[0]
+        return bellman_table(*drawn(purpose, options.simulators), ensemble, n, root.child(purpose, n))[0]
 
     _, D = drawn("worlds", WORLDS)
-    regret = member_regrets(run.ensemble, D, run.family.truth(run.draws.theta("worlds", WORLDS)))
+    regret = member_regrets(ensemble, D, family.truth(draws.theta("worlds", WORLDS)))
     judged = {f"judge/{k}/{n}": risks(f"judge{k}", n) for k in range(options.draws) for n in samples}
     calibration = {"calibrate": risks("calibrate", settings.predictors.calibration.n)}
-    return {"regret": regret, "layer": run.exploration.graph.layer, **calibration, **judged}
+    return {"regret": regret, "layer": graph.layer, **calibration, **judged}
 
 
 def half_slack(risks: Tensor, splits: int = 64) -> Tensor:

@@ -10,10 +10,8 @@ import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads fight over shared cores
 
-import json
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import hydra
@@ -25,12 +23,15 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from s2r_torch.files.whole import replacing
+from s2r_torch.errors import FolderError
+from s2r_torch.progress import Silent
 from s2r_torch.registry import import_plugins
 from s2r_torch.reports.comparison import comparison_figure, comparison_table, row_of, write_rows
 from s2r_torch.reports.console import clear_ending
-from s2r_torch.reports.summary import summary
-from s2r_torch.runs.pipeline import Run, Silent
+from s2r_torch.reports.style import save_figure
+from s2r_torch.reports.summary import Summary
+from s2r_torch.runs.folder import write_json
+from s2r_torch.runs.run import execute
 from s2r_torch.runs.settings import settings_from
 
 CONF = str(Path(__file__).resolve().parent.parent / "conf")
@@ -53,28 +54,18 @@ class Bars(Silent):
         self.progress.update(self.current, completed=done)
 
 
-def finished(folder: Path, config: str) -> dict | None:
-    """The summary of a run that was finished with this configuration."""
-    try:
-        same = (folder / "config.yaml").read_text() == config
-        return json.loads((folder / "summary.json").read_text()) if same else None
-    except FileNotFoundError:
-        return None
-
-
-def run(cfg: DictConfig, folder: Path, reporter: Silent) -> dict:
-    """One run, from its start; its summary is written last, so that half a run is never taken for a whole one."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+def run(cfg: DictConfig, folder: Path, progress: Silent) -> Summary:
+    """One run; finished stages of the same configuration and version are kept, of another one replaced."""
     torch.set_num_threads(cfg.trainer.threads)
-    start = time.process_time()
-    settings = settings_from(OmegaConf.to_container(cfg, resolve=True))
-    found = summary(Run(settings, instantiate(cfg.env), folder, reporter).execute())
-    found["cpu_seconds"] = time.process_time() - start
-    with replacing(folder / "summary.json") as partial:
-        partial.write_text(json.dumps(found, indent=2) + "\n")
-    return found
+    settings, family = settings_from(OmegaConf.to_container(cfg, resolve=True)), instantiate(cfg.env)
+    try:
+        results = execute(settings, family, folder, progress)
+    except FolderError:
+        shutil.rmtree(folder)
+        results = execute(settings, family, folder, progress)
+    summary = Summary.of(results)
+    write_json(folder / "summary.json", summary.to_json())
+    return summary
 
 
 def compare(cfg: DictConfig, given: list[str], folder: Path, console: Console) -> None:
@@ -87,17 +78,16 @@ def compare(cfg: DictConfig, given: list[str], folder: Path, console: Console) -
             for entry, changes, seed in cells:
                 one = compose("run", [*cfg.compare.common, *given, *changes, f"seed={seed}"])
                 reporter.label, place = f"{entry}, seed {seed}", folder / f"{entry}-seed{seed}"
-                found = finished(place, OmegaConf.to_yaml(one, resolve=True))
-                kept = found is not None
-                found = found or run(one, place, reporter)
-                rows.append(row_of(entry, seed, found))
-                how = "kept" if kept else f"{found['cpu_seconds']:.0f} CPU s"
-                console.print(f"{reporter.label}: regret {rows[-1]['regret']:.4f} ({how})", highlight=False)
+                rows.append(row_of(entry, seed, run(one, place, reporter)))
+                console.print(
+                    f"{reporter.label}: regret {rows[-1]['regret']:.4f} ({rows[-1]['cpu_seconds']:.0f} CPU s)",
+                    highlight=False,
+                )
                 reporter.progress.advance(reporter.runs)
     finally:
         if rows:
             write_rows(rows, folder)
-            comparison_figure(rows, title, wanted, folder / "comparison.png")
+            save_figure(comparison_figure(rows, title, wanted), folder / "comparison.png")
             console.print(comparison_table(rows, title, wanted))
             console.print(f"written to {folder}", soft_wrap=True, highlight=False)
 

@@ -12,7 +12,7 @@ PACKAGE = ROOT / "s2r_torch"
 
 # Lowest layer first; a module imports from its own line or from lines above it (docs/architecture.md).
 LAYERS = (
-    ("base", "errors", "rng", "registry", "text", "schema", "files"),
+    ("base", "errors", "rng", "registry", "text", "progress", "schema", "files"),
     ("density", "coverage", "episodes", "planner", "problem"),
     ("families",),
     ("predictors",),
@@ -25,7 +25,7 @@ LAYERS = (
 SIBLINGS = ({"learning", "deployment"},)  # simulators | reality: neither ever imports the other
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
-FIGURES = ("run_figure", "exploration_figure", "value_figure", "learning_figure", "comparison")
+FIGURES = ("style", "files", "run_figure", "exploration_figure", "value_figure", "learning_figure", "comparison")
 
 # Only these may import these; hydra belongs to scripts alone.
 HOMES = {

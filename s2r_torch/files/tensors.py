@@ -75,3 +75,20 @@ def read(path: Path) -> tuple[dict, dict[str, Tensor]]:
             expected="every listed tensor", got=f"missing or unlisted in {path}: {missing[:5]}", cause="a damaged file"
         )
     return header, tensors
+
+
+def header(path: Path) -> dict:
+    """The header of a file alone.
+
+    Raises:
+        CheckpointError: as in `read`.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            return json.loads(file.metadata()[KEY])
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            expected=f"a safetensors file with a {KEY} header",
+            got=f"{type(error).__name__}: {error} in {path}",
+            cause="a damaged file, or another kind of file",
+        ) from error

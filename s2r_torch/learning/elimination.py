@@ -77,7 +77,7 @@ class Call:
     state: int
     survivors: int
     threshold: float
-    accuracy: float
+    accuracy: float | None  # that the rule claims for every survivor; None where it claims none
     least_risk: float
 
 
@@ -201,7 +201,8 @@ def td_eliminate(state: int, knowledge: Knowledge, judges: Judges) -> Knowledge:
     alive[entry] = verdict.keep
     if not bool(alive.any()):
         alive = _emptied(state, risks, verdict.threshold, entry, judges)
-    call = Call(state, int(alive.sum()), verdict.threshold, verdict.accuracy, float(risks[entry].mean(1).min()))
+    accuracy = verdict.accuracy if math.isfinite(verdict.accuracy) else None
+    call = Call(state, int(alive.sum()), verdict.threshold, accuracy, float(risks[entry].mean(1).min()))
     judges.on_call("TD-Eliminate", state, call.survivors)
     learned = knowledge.learned.clone()
     learned[state] = True

@@ -21,7 +21,7 @@ class Round:
 
 
 @dataclass(frozen=True, eq=False)
-class Learned:
+class Choice:
     """The outcome: a predictor, what is known, and why the loop stopped."""
 
     member: int
@@ -30,7 +30,7 @@ class Learned:
     rounds: tuple[Round, ...] = ()
 
 
-def learn_on_simulators(knowledge: Knowledge, judges: Judges, V_hat_star: float) -> Learned:
+def learn_on_simulators(knowledge: Knowledge, judges: Judges, V_hat_star: float) -> Choice:
     """Loops until a survivor's policy earns what the class predicted (Algorithm 6, Learn-on-Simulators).
 
     Args:
@@ -65,7 +65,7 @@ def learn_on_simulators(knowledge: Knowledge, judges: Judges, V_hat_star: float)
         accepted = target - value <= judges.budget.epsilon_demand
         rounds.append(Round(member, value, target, 0 if accepted else len(unlearned)))
         if accepted or not unlearned:
-            return Learned(member, knowledge, "accepted" if accepted else "no_progress", tuple(rounds))
+            return Choice(member, knowledge, "accepted" if accepted else "no_progress", tuple(rounds))
         for state in unlearned:  # deepest first, so none of them is learned on behalf of another
             knowledge = dfs_learn(state, knowledge, judges)
 

@@ -13,7 +13,7 @@ from s2r_torch.errors import SettingError
 from s2r_torch.learning.calibration import density_bias
 from s2r_torch.learning.elimination import Elimination, Judges, Knowledge, dfs_learn
 from s2r_torch.learning.exploration import Exploration, explore
-from s2r_torch.learning.learn_on_simulators import Learned, learn_on_simulators
+from s2r_torch.learning.learn_on_simulators import Choice, learn_on_simulators
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.learning.sweep import sweep
 from s2r_torch.planner.budget import Budget
@@ -45,7 +45,7 @@ class Outcome:
     """What Algorithm 1 returns: the exploration of its B simulators, and the predictor it chose."""
 
     exploration: Exploration
-    learned: Learned
+    choice: Choice
 
 
 def sim2real(sample: Callable[[int], Guard], ensemble: Ensemble, trial: Trial) -> Outcome:
@@ -77,7 +77,7 @@ def sim2real_by_sweep(sample: Callable[[int], Guard], ensemble: Ensemble, trial:
     """Algorithm 1 with one backward sweep in place of its lines 4-6 (theory.md 3.3, Theorem R)."""
     judges, exploration = gather_judges(sample, ensemble, trial)
     knowledge = sweep(judges)
-    return Outcome(exploration, Learned(knowledge.best(), knowledge, "swept"))
+    return Outcome(exploration, Choice(knowledge.best(), knowledge, "swept"))
 
 
 METHODS: dict[str, Callable[[Callable[[int], Guard], Ensemble, Trial], Outcome]] = {

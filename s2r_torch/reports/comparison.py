@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from s2r_torch.files.whole import replacing
 from s2r_torch.predictors.registry import NETS
+from s2r_torch.reports.style import new_figure
+from s2r_torch.reports.summary import Summary
+from s2r_torch.runs.folder import write_json
 
 REACHED, MISSED = "#1b6ca8", "#c8553d"
 
 
-def row_of(entry: str, seed: int, found: dict) -> dict:
-    """One run as a flat row of JSON values, from its summary (summary.py) with `cpu_seconds` added.
+def row_of(entry: str, seed: int, summary: Summary) -> dict:
+    """One run as a flat row of JSON values.
 
     `regret` is 1 - deployed / optimal, in the same held-out worlds; `parameters` are learned numbers per member.
     """
-    value, ensemble = found["value"], found["ensemble"]
+    worth, ensemble = summary.value.worth, summary.ensemble
     return {
         "entry": entry,
         "seed": seed,
-        "regret": 1 - value["deployed"] / value["optimal"],
-        "deployed": value["deployed"],
-        "optimal": value["optimal"],
-        "optimal_kind": value["optimal_kind"],
-        "lipschitz_bound": ensemble["lipschitz_bound"],
-        "certified": ensemble["certified"],
-        "parameters": ensemble["parameters"],
-        "members": ensemble["size"],
-        "survivors": ensemble["survivors"],
-        "cpu_seconds": found["cpu_seconds"],
+        "regret": 1 - summary.value.share,
+        "deployed": worth.value,
+        "optimal": worth.optimal,
+        "optimal_kind": worth.optimal_kind,
+        "lipschitz_bound": ensemble.lipschitz_bound,
+        "certified": ensemble.certified,
+        "parameters": ensemble.parameters,
+        "members": ensemble.size,
+        "survivors": ensemble.survivors,
+        "cpu_seconds": summary.cpu_seconds,
     }
 
 
@@ -74,17 +76,16 @@ def verdict(entry: str, regret: float, wanted: float) -> str:
 
 def write_rows(rows: list[dict], folder: Path) -> None:
     """rows.csv and rows.json: one row per finished run."""
-    (folder / "rows.json").write_text(json.dumps(rows, indent=2) + "\n")
-    with (folder / "rows.csv").open("w", newline="") as file:
+    write_json(folder / "rows.json", rows)
+    with replacing(folder / "rows.csv") as partial, partial.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
 
 
-def comparison_figure(rows: list[dict], title: str, wanted: float, path: Path) -> None:
-    """comparison.png: the regret of every run, the one wanted, and what an entry's runs cost."""
-    figure = Figure(figsize=(10, 1.6 + 0.42 * len(by_entry(rows))), layout="constrained")
-    FigureCanvasAgg(figure)
+def comparison_figure(rows: list[dict], title: str, wanted: float) -> Figure:
+    """The regret of every run, the one wanted, and what an entry's runs cost."""
+    figure = new_figure(10, 1.6 + 0.42 * len(by_entry(rows)))
     regrets, costs = figure.subplots(1, 2, sharey=True, width_ratios=(2, 1))
     groups = by_entry(rows)
     names = []
@@ -103,7 +104,7 @@ def comparison_figure(rows: list[dict], title: str, wanted: float, path: Path) -
     regrets.invert_yaxis()
     for axes in (regrets, costs):
         axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
+    return figure
 
 
 def _mean(rows: list[dict], key: str) -> float:

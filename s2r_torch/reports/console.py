@@ -14,7 +14,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from s2r_torch.deployment.certificate import Certificate
 from s2r_torch.errors import S2RError
+from s2r_torch.files.whole import replacing
+from s2r_torch.progress import Row
+from s2r_torch.reports.summary import Summary, label_of
+
+HIDDEN = ("real", "evaluate")  # purposes that are told elsewhere, or belong to nobody's method
 
 
 @contextmanager
@@ -43,7 +49,6 @@ class LiveReporter:
         )
         self.progress = Progress(*columns, console=console)
         self.task, self.started = None, 0.0
-        self.rows: list[tuple[str, int, float]] = []
 
     def __enter__(self) -> LiveReporter:
         if self.console.is_terminal:
@@ -64,7 +69,7 @@ class LiveReporter:
             self.progress.update(self.task, completed=done, note=note)
 
     def record(self, series: str, step: int, value: float) -> None:
-        self.rows.append((series, step, value))
+        pass  # curves are kept with the results
 
     def say(self, text: str) -> None:
         if self.task is not None:
@@ -85,82 +90,106 @@ class LiveReporter:
         self.task = None
 
 
-def write_metrics(path: Path, rows: list[tuple[str, int, float]]) -> None:
+def write_metrics(path: Path, rows: list[Row]) -> None:
     """metrics.csv: one tidy row per recorded value."""
-    with path.open("w", newline="") as file:
+    with replacing(path) as partial, partial.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("series", "step", "value"))
         writer.writerows(rows)
 
 
-def table(summary: dict) -> Table:
+def table(summary: Summary) -> Table:
     """The summary of a run, for the end of its output."""
-    value, episodes, ensemble = summary["value"], summary["episodes"], summary["ensemble"]
-    view = Table(title=f"{summary['experiment']}  seed {summary['seed']}", title_justify="left", show_header=False)
+    view = Table(title=f"{summary.experiment}  seed {summary.seed}", title_justify="left", show_header=False)
     view.add_column(style="bold")
     view.add_column()
-    problem = summary["problem"]
-    view.add_row(
-        "problem",
-        f"{problem['num_states']} states in {problem['horizon']} layers {problem['states_per_layer']}, "
-        f"{problem['num_actions']} actions, observations in R^{problem['obs_dim']}",
-    )
-    merging = summary["merging"]
-    apart = f"{merging['zeta_hat']:.3g}" if merging["zeta_hat"] else "none to compare"
-    view.add_row(
-        "merging",
-        f"{merging['paths']} paths; same states differ by at most {merging['largest_merged']:.3g}, "
-        f"different ones by at least {apart}; noise {merging['noise']:.3g}",
-    )
-    certified = ensemble["certified"]
-    bound = f"C_L <= {ensemble['lipschitz_bound']:.3g} certified" if certified else "NOT certified: no C_L"
-    for found in ensemble["lipschitz_estimates"]:
-        bound += f" ({found['net']}: {found['factor']:g} x {found['significant'] or found['largest']:.3g} from pairs)"
-    view.add_row(
-        "class F",
-        f"{ensemble['size']} predictors ({summary['net']}), {bound}; "
-        f"{ensemble['survivors']} survive {summary['method']} with rule {summary['rule']}",
-    )
-    if ensemble["f_star_survives"] is not None:
-        view.add_row("f*", "survives" if ensemble["f_star_survives"] else "was eliminated")
-    share = value["deployed"] / value["optimal"]
-    view.add_row(
-        "deployed value",
-        f"{value['deployed']:.4f}  (95 %: {value['deployed_low']:.4f} .. {value['deployed_high']:.4f}), "
-        f"{share:.3f} of optimal, on {value['num_worlds']} held-out worlds",
-    )
-    kind = "" if value["optimal_kind"] == "exact" else f"  ({value['optimal_kind']})"
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(value["verdicts"].items()))
-    view.add_row("those worlds", f"{verdicts} (like the simulators? judged before acting)")
-    view.add_row("optimal there", f"{value['optimal']:.4f}{kind}")
-    view.add_row(
-        "over the prior",
-        f"optimal {value['optimal_population']:.4f}, best fixed action list {value['open_loop']:.4f}, "
-        f"density-blind {value['blind']:.4f}, random {value['random']:.4f}",
-    )
-    names = ("explore", "train", "calibrate", "eliminate", "rollout", "diagnose", "certify")
-    view.add_row("simulator episodes", ", ".join(f"{name} {episodes[name]:,}" for name in names))
-    view.add_row(
-        "real episodes",
-        f"{episodes['real_per_world']:,} per world, none with a reward, along {summary['cover']} action sequences; "
-        f"one path per state would take {episodes['real_one_path_per_state']:,}, "
-        f"n H S A {episodes['real_as_stated']:,}",
-    )
-    if summary["certificate"]:
-        view.add_row("certified", _promise(summary["certificate"]))
-    view.add_row("seconds", f"{sum(summary['seconds'].values()):.1f}")
-    for found in summary["assumptions"].values():
-        view.add_row(f"{found['assumption']} {found['verdict']}", found["text"])
-    for notice in summary["notices"]:
-        view.add_row("note", notice)
+    for name, text in lines(summary):
+        view.add_row(name, escape(text))
     return view
 
 
-def _promise(certificate: dict) -> str:
+def lines(summary: Summary) -> list[tuple[str, str]]:
+    """(what, in words) for everything that a run found."""
+    certificate = [("certified", _promise(summary.certificate))] if summary.certificate else []
+    return [
+        *_problem(summary),
+        *_class(summary),
+        *_values(summary),
+        *_episodes(summary),
+        *certificate,
+        ("seconds", f"{sum(summary.seconds.values()):.1f}"),
+        *((f"{found.assumption} {found.verdict}", found.text) for found in summary.assumptions),
+        *(("note", notice) for notice in summary.notices),
+    ]
+
+
+def _problem(summary: Summary) -> list[tuple[str, str]]:
+    problem, merging = summary.problem, summary.merging
+    apart = f"{merging.zeta_hat:.3g}" if merging.zeta_hat else "none to compare"
+    return [
+        (
+            "problem",
+            f"{problem.num_states} states in {problem.horizon} layers {list(problem.states_per_layer)}, "
+            f"{problem.num_actions} actions, observations in R^{problem.obs_dim}",
+        ),
+        (
+            "merging",
+            f"{merging.paths} paths; same states differ by at most {merging.largest_merged:.3g}, "
+            f"different ones by at least {apart}; noise {merging.noise:.3g}",
+        ),
+    ]
+
+
+def _class(summary: Summary) -> list[tuple[str, str]]:
+    ensemble = summary.ensemble
+    bound = f"C_L <= {ensemble.lipschitz_bound:.3g} certified" if ensemble.certified else "NOT certified: no C_L"
+    for found in ensemble.lipschitz_estimates:
+        estimate = found.estimate.significant or found.estimate.largest
+        bound += f" ({found.net}: {found.factor:g} x {estimate:.3g} from pairs)"
+    text = (
+        f"{ensemble.size} predictors ({summary.net}), {bound}; "
+        f"{ensemble.survivors} survive {summary.method} with rule {summary.rule}"
+    )
+    fate = {True: "survives", False: "was eliminated"}
+    known = [] if ensemble.f_star_survives is None else [("f*", fate[ensemble.f_star_survives])]
+    return [("class F", text), *known]
+
+
+def _values(summary: Summary) -> list[tuple[str, str]]:
+    value, worth = summary.value, summary.value.worth
+    kind = "" if worth.optimal_kind == "exact" else f"  ({worth.optimal_kind})"
+    given = ", ".join(f"{count} {verdict}" for verdict, count in sorted(value.verdicts.items()))
+    prior = ", ".join(f"{label_of(name)} {number:.4f}" for name, number in value.policies.items())
+    return [
+        (
+            "deployed value",
+            f"{worth.value:.4f}  (95 %: {worth.low:.4f} .. {worth.high:.4f}), "
+            f"{value.share:.3f} of optimal, on {worth.num_worlds} held-out worlds",
+        ),
+        ("those worlds", f"{given} (like the simulators? judged before acting)"),
+        ("optimal there", f"{worth.optimal:.4f}{kind}"),
+        ("over the prior", prior),
+    ]
+
+
+def _episodes(summary: Summary) -> list[tuple[str, str]]:
+    real = summary.real
+    simulated = (f"{name} {count:,}" for name, count in summary.episodes.items() if name not in HIDDEN)
+    return [
+        ("simulator episodes", ", ".join(simulated)),
+        (
+            "real episodes",
+            f"{real.drawn:,} per world, none with a reward, along {real.sequences} action sequences; "
+            f"one path per state would take {real.one_path_per_state:,}, n H S A {real.as_stated:,}",
+        ),
+    ]
+
+
+def _promise(certificate: Certificate) -> str:
     """The promises in one line; `certificate.txt` has the page."""
-    most = f"; at least {certificate['share']:.0%} of worlds reach {certificate['share_value']:.3f}"
+    most = f"; at least {certificate.share:.0%} of worlds reach {certificate.share_value:.3f}"
     return (
-        f"mean over worlds >= {certificate['value_lower']:.4f}"
-        f"{most if certificate['share_value'] > 0 else ''}; confidence {1 - certificate['delta']:.0%}, "
-        f"from {certificate['simulators']} fresh simulators, assuming i.i.d. theta only"
+        f"mean over worlds >= {certificate.value_lower:.4f}"
+        f"{most if certificate.share_value > 0 else ''}; confidence {1 - certificate.delta:.0%}, "
+        f"from {certificate.simulators} fresh simulators, assuming i.i.d. theta only"
     )

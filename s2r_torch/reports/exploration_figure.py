@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import torch
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from torch import Tensor
@@ -15,27 +13,26 @@ from torch import Tensor
 from s2r_torch.base import StateGraph
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.learning.exploration import Exploration
+from s2r_torch.reports.style import new_figure
 
 NEW, MERGED = "#c8553d", "#1b6ca8"  # arrows and points of paths to new states, and of merged ones
 MOST_LABELS = 40  # arrows that are all labelled; beyond, only those to new states
 HALO = [withStroke(linewidth=2, foreground="white")]
 
 
-def exploration_figure(exploration: Exploration, grid: DensityGrid, obs_names: tuple[str, ...], path: Path) -> None:
+def exploration_figure(exploration: Exploration, grid: DensityGrid, obs_names: tuple[str, ...]) -> Figure:
     """Draws the state graph, the densities of two simulators, and the distances that decided merges.
 
     Args:
         exploration: what Algorithm 2 found.
         grid: where its densities live; of more than two coordinates the first two are shown.
         obs_names: what the coordinates are called.
-        path: the PNG file.
     """
     graph = exploration.graph
     tall = max(1.6, 0.29 * max(graph.states_per_layer) + 0.5)
     shown = unlike_simulators(exploration.D_hat)
     width = min(max(8.5, 2.1 * graph.horizon), 18.0)
-    figure = Figure(figsize=(width, 2.3 + tall + 1.9 * len(shown) + 1.9), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(width, 2.3 + tall + 1.9 * len(shown) + 1.9)
     parts = figure.subfigures(2 + len(shown), 1, height_ratios=(tall + 0.7, *(1.9 for _ in shown), 1.9))
     draw_graph(parts[0].subplots(), exploration)
     top = float(exploration.D_hat[shown].max())
@@ -47,7 +44,7 @@ def exploration_figure(exploration: Exploration, grid: DensityGrid, obs_names: t
             axes.set_title(f"step {step}", fontsize=8, color="#555555")
     parts[-1].suptitle(_why_merged(exploration), x=0.01, ha="left", fontsize=10)
     draw_distances(parts[-1].subplots(), exploration)
-    figure.savefig(path, dpi=140)
+    return figure
 
 
 def unlike_simulators(D_hat: Tensor) -> list[int]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from torch import Tensor
@@ -16,13 +14,14 @@ from torch import Tensor
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.problem import Problem
+from s2r_torch.progress import Row
+from s2r_torch.reports.style import new_figure
+from s2r_torch.reports.summary import Summary
 
 CANDIDATES = 32  # simulators among which two unlike ones are looked for
 SEEN = 0.02  # share of a layer's highest density below which no reading is to be expected
 ACTIONS = ("#2166ac", "#b2182b", "#1b7837", "#e08214", "#762a83", "#8c510a")  # colours of actions
 HALO = [withStroke(linewidth=2, foreground="white")]
-
-Rows = list[tuple[str, int, float]]  # (series, step, value), as in metrics.csv
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,24 +58,22 @@ def surfaces(meta_policy: MetaPolicy, D_hat: Tensor, theta: Tensor) -> Surfaces:
     return Surfaces(problem, pair, theta[list(pair)], D_hat[list(pair)], q[list(pair)])
 
 
-def learning_figure(found: dict, rows: Rows, shown: Surfaces, path: Path) -> None:
+def learning_figure(summary: Summary, rows: list[Row], shown: Surfaces) -> Figure:
     """Draws learning curves, survivors, and the chosen member's values in two simulators.
 
     Args:
-        found: the summary of a run (summary.py).
-        rows: what was recorded while it worked.
+        summary: of a run.
+        rows: its curves.
         shown: two simulators.
-        path: the PNG file.
     """
     horizon = shown.problem.graph.horizon
-    figure = Figure(figsize=(min(max(10.0, 2.3 * horizon), 20.0), 9.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(min(max(10.0, 2.3 * horizon), 20.0), 9.4)
     top, *below = figure.subfigures(3, 1, height_ratios=(1.15, 1, 1))
     curves, survivors = top.subplots(1, 2, width_ratios=(2, 1))
     draw_curves(curves, rows, horizon)
-    draw_survivors(survivors, found)
-    mark = "" if found["ensemble"]["certified"] else ", NOT certified"
-    title = f"{found['experiment']}, seed {found['seed']}: {found['ensemble']['size']} members ({found['net']}){mark}"
+    draw_survivors(survivors, summary)
+    mark = "" if summary.ensemble.certified else ", NOT certified"
+    title = f"{summary.experiment}, seed {summary.seed}: {summary.ensemble.size} members ({summary.net}){mark}"
     figure.suptitle(title, x=0.01, ha="left", fontsize=12)
     for row, part in enumerate(below):
         numbers = ", ".join(f"{value:.2f}" for value in shown.theta[row].tolist())
@@ -90,10 +87,10 @@ def learning_figure(found: dict, rows: Rows, shown: Surfaces, path: Path) -> Non
         for step, axes in enumerate(part.subplots(1, horizon, squeeze=False)[0]):
             draw_values(axes, shown, row, step)
             axes.set_title(f"step {step}", fontsize=8, color="#555555")
-    figure.savefig(path, dpi=140)
+    return figure
 
 
-def draw_curves(axes: Axes, rows: Rows, horizon: int) -> None:
+def draw_curves(axes: Axes, rows: list[Row], horizon: int) -> None:
     """Held-out Bellman risk of every member, one line per layer's fit; the last layer comes first.
 
     A risk is against a member's own values of the next step, so only curves within a step compare.
@@ -133,10 +130,10 @@ def draw_curves(axes: Axes, rows: Rows, horizon: int) -> None:
         axes.legend(frameon=False, fontsize=8)
 
 
-def draw_survivors(axes: Axes, found: dict) -> None:
+def draw_survivors(axes: Axes, summary: Summary) -> None:
     """How many members are left after every call of TD-Eliminate, and at which state it was called."""
-    calls, size = found["elimination"]["calls"], found["ensemble"]["size"]
-    counts = [size, *(call["survivors"] for call in calls)]
+    calls, size = summary.elimination.calls, summary.ensemble.size
+    counts = [size, *(call.survivors for call in calls)]
     axes.step(range(len(counts)), counts, where="post", color=ACTIONS[0])
     axes.plot(range(len(counts)), counts, "o", color=ACTIONS[0], markersize=4)
     for k in {0, len(counts) - 1}:
@@ -144,10 +141,10 @@ def draw_survivors(axes: Axes, found: dict) -> None:
             str(counts[k]), (k, counts[k]), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=9
         )
     shown = range(0, len(counts), max(1, math.ceil(len(counts) / 10)))
-    axes.set_xticks(list(shown), ["all" if k == 0 else f"{calls[k - 1]['state']}" for k in shown])
+    axes.set_xticks(list(shown), ["all" if k == 0 else f"{calls[k - 1].state}" for k in shown])
     axes.set_ylim(0, size * 1.15)
     axes.set_xlabel("calls of TD-Eliminate, by their state", fontsize=9)
-    axes.set_title(f"Survivors, rule {found['rule']}", loc="left", fontsize=10)
+    axes.set_title(f"Survivors, rule {summary.rule}", loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
 
 

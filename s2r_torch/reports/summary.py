@@ -1,142 +1,267 @@
-"""What a run found, as JSON values and as sentences."""
+"""What a run found, as one frozen record: what its tables, figures, pages and `summary.json` say."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
+from s2r_torch.assurance.diagnostics import Finding
+from s2r_torch.comparators.contract import COMPARATORS
+from s2r_torch.deployment.certificate import Certificate
 from s2r_torch.deployment.policy_file import versions
 from s2r_torch.learning.calibration import density_bias
-from s2r_torch.runs.pipeline import Run
+from s2r_torch.learning.elimination import Call
+from s2r_torch.learning.learn_on_simulators import Round
+from s2r_torch.predictors.ensemble import Ensemble
+from s2r_torch.runs.evaluation import Looking, Worth
+from s2r_torch.runs.results import NetEstimate
+from s2r_torch.runs.run import Results
+from s2r_torch.schema import build, plain
+
+OPTIMAL, OURS = "optimal", "deployed"  # names in `Value.policies` beside those of comparators
 
 
-def summary(run: Run) -> dict:
-    """What the run found, as JSON values; `seconds` is all that differs between two runs of one seed."""
-    settings, spec, graph = run.settings, run.family.spec, run.exploration.graph
-    learned, n_real = run.outcome.learned, run.meta_policy.n_real
-    return {
-        "experiment": settings.name,
-        "seed": settings.seed,
-        "method": settings.method,
-        "rule": settings.rule,
-        "net": settings.net,
-        "family": {"name": run.family.name, "parameters": run.family.parameters()},
-        "problem": {
-            "num_actions": spec.num_actions,
-            "horizon": spec.horizon,
-            "obs_dim": spec.obs_dim,
-            "num_states": graph.num_states,
-            "states_per_layer": graph.states_per_layer,
-        },
-        "density": {"nodes": list(run.estimator.grid.shape), "bandwidth": list(run.estimator.bandwidth)},
-        "merging": {
-            "paths": len(run.exploration.visits),
-            "noise": run.exploration.noise,
-            "largest_merged": run.exploration.largest_merged,
-            "largest_z": run.exploration.largest_z,
-            "zeta_hat": run.exploration.zeta_hat if math.isfinite(run.exploration.zeta_hat) else None,
-        },
-        "ensemble": {
-            "size": run.ensemble.size,
-            "parameters": round(run.ensemble.num_parameters / run.ensemble.size),  # learned numbers per member
-            "survivors": int(learned.knowledge.alive.sum()),
-            "member": learned.member,
-            "lipschitz_bound": float(run.ensemble.lipschitz_bound().max()) if run.ensemble.certified else None,
-            "lipschitz_estimates": estimates(run),
-            "certified": run.ensemble.certified,
-            "exact": run.ensemble.exact,
-            "f_star_survives": bool(learned.knowledge.alive[0]) if run.ensemble.exact else None,
-        },
-        "elimination": {
-            "stopped": learned.stopped,
-            "rounds": [asdict(r) for r in learned.rounds],
-            "calls": [asdict(call) for call in learned.knowledge.history],
-            "slack": list(run.calibration.slack) if run.calibration else None,  # squared; measured, densities included
-            "density_bias": density_bias_of(run),  # not squared; what densities alone may add, from C_L and a band
-            "value_bias": run.calibration.value_bias if run.calibration else 0.0,
-        },
-        "value": {
-            "deployed": run.deployed.value,
-            "deployed_low": run.deployed.low,
-            "deployed_high": run.deployed.high,
-            "optimal": run.deployed.optimal,
-            "optimal_kind": run.deployed.optimal_kind,
-            "optimal_population": run.population.optimal,
-            "open_loop": run.population.open_loop,
-            "blind": run.population.blind,
-            "random": run.population.random,
-            "num_worlds": run.deployed.num_worlds,
-            "verdicts": run.deployed.verdicts,
-            "looking": asdict(run.looking),
-        },
-        "episodes": {
-            **{
-                name: run.ledger.counts[name]
-                for name in ("explore", "train", "calibrate", "eliminate", "rollout", "diagnose", "certify")
+@dataclass(frozen=True)
+class ProblemFacts:
+    """The problem, and the state graph that was found."""
+
+    num_actions: int
+    horizon: int
+    obs_dim: int
+    num_states: int
+    states_per_layer: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Merging:
+    """How clearly paths were merged, in units of density."""
+
+    paths: int
+    noise: float
+    largest_merged: float
+    largest_z: float
+    zeta_hat: float | None  # None where no layer has two states
+
+
+@dataclass(frozen=True)
+class ClassFacts:
+    """The class F before and after elimination."""
+
+    size: int
+    parameters: int  # learned numbers per member
+    survivors: int
+    member: int  # the one that is deployed, by its place in F
+    lipschitz_bound: float | None  # the largest of the class; None where one is not certified
+    lipschitz_estimates: tuple[NetEstimate, ...]
+    certified: bool
+    exact: bool
+    f_star_survives: bool | None  # None where nobody knows
+
+
+@dataclass(frozen=True)
+class Eliminated:
+    """What the rule did, call by call."""
+
+    stopped: str
+    rounds: tuple[Round, ...]
+    calls: tuple[Call, ...]
+    slack: tuple[float, ...] | None  # [xi] squared; measured, densities included
+    density_bias: tuple[float, ...] | None  # [xi] not squared; what densities alone may add, from C_L and a band
+    value_bias: float
+
+
+@dataclass(frozen=True)
+class Value:
+    """Expected total rewards."""
+
+    worth: Worth  # of the deployed policies, in the held-out worlds
+    verdicts: dict[str, int]  # of those worlds: are they like the simulators?
+    looking: Looking  # against real episodes
+    policies: dict[str, float]  # over the prior: `optimal`, and every comparator by its name
+
+    @property
+    def share(self) -> float:
+        """Deployed over optimal, in the same worlds."""
+        return self.worth.value / self.worth.optimal
+
+
+@dataclass(frozen=True)
+class RealEpisodes:
+    """Episodes in one world, none with a reward."""
+
+    drawn: int
+    sequences: int  # of the path cover
+    n_real: int  # readings of every state
+    one_path_per_state: int  # what would be drawn along a path of its own for every state
+    as_stated: int  # n H S A
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run found; `seconds` is all that differs between two runs of one seed."""
+
+    experiment: str
+    seed: int
+    method: str
+    rule: str
+    net: str
+    family: dict[str, Any]  # name and parameters
+    problem: ProblemFacts
+    density: dict[str, tuple]  # nodes and bandwidth, per axis
+    merging: Merging
+    ensemble: ClassFacts
+    elimination: Eliminated
+    value: Value
+    episodes: dict[str, int]  # by purpose; those of simulators, and `real` of all worlds together
+    real: RealEpisodes
+    certificate: Certificate | None
+    assumptions: tuple[Finding, ...]
+    notices: tuple[str, ...]
+    seconds: dict[str, float]  # by stage
+    cpu_seconds: float
+    versions: dict[str, str]
+
+    def to_json(self) -> dict:
+        """JSON values; `from_json` makes the same record of them."""
+        return plain(self)
+
+    @staticmethod
+    def from_json(values: Mapping) -> Summary:
+        """Raises SettingError for values of another version."""
+        return build(Summary, values, "summary")
+
+    @staticmethod
+    def of(results: Results) -> Summary:
+        """The summary of a finished run."""
+        settings, family = results.settings, results.family
+        exploration, ensemble = results.explored.exploration, results.trained.ensemble
+        diagnosis = results.diagnosed.diagnosis
+        return Summary(
+            experiment=settings.name,
+            seed=settings.seed,
+            method=settings.method,
+            rule=settings.rule,
+            net=settings.net,
+            family={"name": family.name, "parameters": family.parameters()},
+            problem=_problem(results),
+            density={
+                "nodes": tuple(results.explored.estimator.grid.shape),
+                "bandwidth": tuple(results.explored.estimator.bandwidth),
             },
-            "real_per_world": run.real_per_world,
-            "real_one_path_per_state": graph.num_states * n_real,
-            "real_as_stated": spec.horizon * spec.max_states_per_layer * spec.num_actions * n_real,  # n H S A
-            "evaluate": run.ledger.counts["evaluate"],
-        },
-        "certificate": run.certificate.to_json() if run.certificate else None,
-        "cover": len(run.meta_policy.cover),
-        "n_real": n_real,
-        "assumptions": {f.assumption: asdict(f) for f in run.diagnosis.findings} if run.diagnosis else {},
-        "notices": [*verdict(run), *run.notices],
-        "seconds": {name: round(value, 2) for name, value in run.seconds.items()},
-        "versions": versions(),
-    }
+            merging=Merging(
+                paths=len(exploration.visits),
+                noise=exploration.noise,
+                largest_merged=exploration.largest_merged,
+                largest_z=exploration.largest_z,
+                zeta_hat=exploration.zeta_hat if math.isfinite(exploration.zeta_hat) else None,
+            ),
+            ensemble=_class(results),
+            elimination=_eliminated(results, ensemble),
+            value=Value(
+                results.evaluated.worth,
+                results.deployed.verdicts,
+                results.evaluated.looking,
+                results.evaluated.values,
+            ),
+            episodes=dict(results.episodes),
+            real=_real(results),
+            certificate=results.certified.certificate,
+            assumptions=diagnosis.findings if diagnosis else (),
+            notices=(*verdicts(results), *results.learned.notices, *results.evaluated.notices),
+            seconds={name: round(stage.seconds, 2) for name, stage in results.finished.items()},
+            cpu_seconds=round(results.cpu_seconds, 2),
+            versions=versions(),
+        )
 
 
-def density_bias_of(run: Run) -> list[float] | None:
-    """The density part of b_bar at every state; None where a member's C_L is not certified."""
-    if not run.ensemble.certified:
-        return None
-    bound = float(run.ensemble.lipschitz_bound().max())
-    return list(density_bias(run.exploration.graph, bound, run.outcome.exploration.band))
+def label_of(policy: str) -> str:
+    """What a policy of `Value.policies` is called in tables and figures."""
+    return {OPTIMAL: "optimal", OURS: "deployed, no reward seen"}.get(policy) or COMPARATORS[policy].label
 
 
-def estimates(run: Run) -> list[dict]:
-    """Lower bounds for C_L from pairs of simulators, of the networks whose C_L was chosen by them."""
-    chosen = [group for group in run.ensemble.groups if getattr(group, "estimate", None)]
-    return [{"net": g.name, "factor": g.bound_factor, **asdict(g.estimate)} for g in chosen]
-
-
-def verdict(run: Run) -> list[str]:
-    """Sentences on what the elimination did, for the end of the report."""
-    learned, F = run.outcome.learned, run.ensemble.size
-    survivors = int(learned.knowledge.alive.sum())
+def verdicts(results: Results) -> list[str]:
+    """Sentences on what the elimination did."""
+    choice, F, rule = results.learned.outcome.choice, results.trained.ensemble.size, results.settings.rule
     lines = []
-    if survivors == F and F > 1:
-        least = min(call.threshold for call in learned.knowledge.history)
+    if int(choice.knowledge.alive.sum()) == F and F > 1:
+        least = min(call.threshold for call in choice.knowledge.history)
         lines.append(
-            f"rule {run.settings.rule} eliminated nothing: all {F} predictors survive, because it allows an excess "
+            f"rule {rule} eliminated nothing: all {F} predictors survive, because it allows an excess "
             f"Bellman risk of {least:.3g} or more"
         )
-        if run.settings.rule == "paper":
+        if rule == "paper":
             lines.append("that is expected: the printed rule needs phi below any practical size (theory.md F2)")
-    if learned.stopped == "no_progress":
+    if choice.stopped == "no_progress":
         lines.append(
             "stopped=no_progress: the last policy earned less than predicted and every state is learned; "
             "the survivor of least Bellman risk is returned"
         )
-    if not run.ensemble.certified:
+    if not results.trained.ensemble.certified:
         lines.append("C_L is NOT certified: nothing that rests on Assumption 4 (Lipschitz in D) is promised")
-    if run.settings.rule == "calibrated":
+    if rule == "calibrated":
         lines.append("rule calibrated is heuristic: its slack is measured, not proved")
     return lines
 
 
-def partial_summary(run: Run, stopped_by: str) -> dict:
-    """What is known of a run that did not finish."""
+def unfinished(experiment: str, seed: int, stopped_by: str, stages: Mapping[str, Mapping]) -> dict:
+    """What is known of a run that did not finish, from the stages that its folder holds: JSON values."""
     return {
-        "experiment": run.settings.name,
-        "seed": run.settings.seed,
+        "experiment": experiment,
+        "seed": seed,
         "status": "unfinished",
         "stopped_by": stopped_by,
-        "finished_stages": list(run.seconds),
-        "episodes": dict(run.ledger.counts),
-        "seconds": {name: round(value, 2) for name, value in run.seconds.items()},
+        "finished_stages": list(stages),
+        "episodes": {name: stage["episodes"] for name, stage in stages.items()},
+        "seconds": {name: round(stage["seconds"], 2) for name, stage in stages.items()},
         "versions": versions(),
     }
+
+
+def _problem(results: Results) -> ProblemFacts:
+    spec, graph = results.family.spec, results.explored.exploration.graph
+    return ProblemFacts(spec.num_actions, spec.horizon, spec.obs_dim, graph.num_states, tuple(graph.states_per_layer))
+
+
+def _class(results: Results) -> ClassFacts:
+    ensemble, choice = results.trained.ensemble, results.learned.outcome.choice
+    certified = ensemble.certified
+    return ClassFacts(
+        size=ensemble.size,
+        parameters=round(ensemble.num_parameters / ensemble.size),
+        survivors=int(choice.knowledge.alive.sum()),
+        member=choice.member,
+        lipschitz_bound=float(ensemble.lipschitz_bound().max()) if certified else None,
+        lipschitz_estimates=results.trained.estimates,
+        certified=certified,
+        exact=ensemble.exact,
+        f_star_survives=bool(choice.knowledge.alive[0]) if ensemble.exact else None,
+    )
+
+
+def _eliminated(results: Results, ensemble: Ensemble) -> Eliminated:
+    outcome, calibration = results.learned.outcome, results.calibrated.calibration
+    bias = None
+    if ensemble.certified:
+        bound = float(ensemble.lipschitz_bound().max())
+        bias = density_bias(outcome.exploration.graph, bound, outcome.exploration.band)
+    return Eliminated(
+        stopped=outcome.choice.stopped,
+        rounds=outcome.choice.rounds,
+        calls=outcome.choice.knowledge.history,
+        slack=calibration.slack if calibration else None,
+        density_bias=bias,
+        value_bias=calibration.value_bias if calibration else 0.0,
+    )
+
+
+def _real(results: Results) -> RealEpisodes:
+    spec, policy = results.family.spec, results.meta_policy
+    return RealEpisodes(
+        drawn=results.deployed.episodes,
+        sequences=len(policy.cover),
+        n_real=policy.n_real,
+        one_path_per_state=policy.problem.graph.num_states * policy.n_real,
+        as_stated=spec.horizon * spec.max_states_per_layer * spec.num_actions * policy.n_real,
+    )

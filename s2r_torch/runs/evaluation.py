@@ -11,16 +11,16 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from s2r_torch.assurance.rehearsal import densities_after
+from s2r_torch.comparators.contract import Attempt, Worlds
 from s2r_torch.deployment.deploy import deploy
-from s2r_torch.runs.draws import Draws
-from s2r_torch.families import exact
-from s2r_torch.families.contract import GroundTruth
+from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Act, Guard, rollout
 from s2r_torch.errors import GraphMismatchError
-from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.predictors.ensemble import greedy_actions
+from s2r_torch.families import exact
+from s2r_torch.families.contract import GroundTruth
+from s2r_torch.families.draws import Draws
 from s2r_torch.predictors.ensemble import Ensemble
-from s2r_torch.assurance.rehearsal import densities_after
 from s2r_torch.rng import Seed
 
 BATCH = 100  # environments whose ground truth is held at once
@@ -28,8 +28,8 @@ MOST_WORLDS = 400  # for the curve of value against real-world episodes
 
 
 @dataclass(frozen=True)
-class Deployed:
-    """The worth of a deployed meta-policy on held-out worlds."""
+class Worth:
+    """What a deployed meta-policy is worth in held-out worlds."""
 
     value: float  # mean expected total reward over the worlds
     low: float  # 95 % interval of that mean, from the paired gap to the optimum, cut at 0 and the optimum
@@ -37,8 +37,6 @@ class Deployed:
     optimal: float  # mean over the same worlds
     optimal_kind: str  # "exact", or what the bound is
     num_worlds: int
-    real_per_world: int  # real episodes
-    verdicts: dict[str, int]  # how many worlds were found consistent, doubtful, refused or untested
 
 
 def deploy_in(
@@ -60,9 +58,7 @@ def deploy_in(
     return torch.stack(densities), episodes, dict(verdicts)
 
 
-def value_deployed(
-    meta_policy: MetaPolicy, D_real: Tensor, draws: Draws, n_rollouts: int, episodes: int, verdicts: dict[str, int]
-) -> Deployed:
+def value_deployed(meta_policy: MetaPolicy, D_real: Tensor, draws: Draws, n_rollouts: int) -> Worth:
     """Compares the policies conditioned on D_real [W, xi, G] with the best possible ones in the same worlds."""
     count = len(D_real)
     theta = draws.theta("worlds", count)
@@ -70,7 +66,7 @@ def value_deployed(
     simulators = draws.simulators("worlds", count).for_purpose("evaluate")
     value, optimal, kind = _values(draws, theta, simulators, act, n_rollouts, draws.seed.child("evaluate"))
     mean, low, high = _interval(value, optimal)
-    return Deployed(mean, low, high, float(optimal.mean()), kind, count, episodes, verdicts)
+    return Worth(mean, low, high, float(optimal.mean()), kind, count)
 
 
 @dataclass(frozen=True)
@@ -90,7 +86,7 @@ def value_of_looking(
 ) -> Looking:
     """Deploys with ever more readings of every state, in the same worlds, and values each policy.
 
-    The worlds are the first of those that `value_population` draws: 400 of them where values are exact, else `few`.
+    The worlds are the first of those in which comparators are valued: 400 of them where values are exact, else `few`.
     """
     theta = draws.theta("population", population)
     theta = theta[: few if draws.family.truth(theta[:1]) is None else MOST_WORLDS]
@@ -139,46 +135,28 @@ def member_regrets(ensemble: Ensemble, D: Tensor, truth: GroundTruth) -> Tensor:
     return torch.tensor([1 - value(f) / optimal for f in range(ensemble.size)], dtype=torch.float64)
 
 
-@dataclass(frozen=True)
-class Population:
-    """Values over the prior of policies that need no density."""
+def value_attempts(attempts: dict[str, Attempt], worlds: Worlds, n_rollouts: int) -> dict[str, float]:
+    """Mean values over the worlds, by name: exact where the family can, else by episodes.
 
-    optimal: float
-    open_loop: float
-    blind: float
-    random: float
-
-
-def value_population(
-    draws: Draws, count: int, n_rollouts: int, blind: Act, open_loop: Callable[[], Act], random: Callable[[Seed], Act]
-) -> Population:
-    """Values over `count` fresh draws of theta: exact where the family can, else by episodes."""
-    theta = draws.theta("population", count)
+    `optimal` is among them: the best possible policy's, or 1 where nobody knows it.
+    """
+    draws, theta = worlds.draws, worlds.theta
     if draws.family.truth(theta[:1]) is None:
-        simulators = draws.simulators("population", count).for_purpose("evaluate")
-        seed = draws.seed.child("population")
-
-        def value(name: str, act: Act) -> float:
-            return float(rollout(simulators, act, max(1, n_rollouts // 10), seed.child(name)).returns.mean())
-
-        return Population(
-            1.0, value("open_loop", open_loop()), value("blind", blind), value("random", random(seed.child("actions")))
-        )
-    parts = [draws.family.truth(part) for part in theta.split(BATCH)]
-    share = [len(part.x) / count for part in parts]
-    mean_reward = sum(
-        w * (part.weight[..., None] * part.reward).sum(2).mean(0) for w, part in zip(share, parts, strict=True)
-    )
-
-    def mean(values: Callable[[object], Tensor]) -> float:
-        return sum(w * float(values(part).mean()) for w, part in zip(share, parts, strict=True))
-
-    return Population(
-        optimal=mean(lambda part: exact.optimal(part)[0][:, 0]),
-        open_loop=exact.best_list(parts[0].graph, mean_reward)[1],
-        blind=mean(lambda part: exact.policy_values(part, blind)[:, 0]),
-        random=mean(exact.uniform_value),
-    )
+        simulators = Guard(draws.family.simulators(theta, range(len(theta))), draws.ledger, worlds.purpose)
+        few = max(1, n_rollouts // 10)
+        drawn = {
+            name: float(rollout(simulators, attempt.act, few, worlds.seed.child(name)).returns.mean())
+            for name, attempt in attempts.items()
+        }
+        return {"optimal": 1.0, **drawn}
+    totals = dict.fromkeys(("optimal", *attempts), 0.0)
+    for part in theta.split(BATCH):
+        truth = draws.family.truth(part)
+        totals["optimal"] += float(exact.optimal(truth)[0][:, 0].sum())
+        for name, attempt in attempts.items():
+            values = attempt.exact(truth) if attempt.exact else exact.policy_values(truth, attempt.act)[:, 0]
+            totals[name] += float(values.sum())
+    return {name: total / len(theta) for name, total in totals.items()}
 
 
 def check_graph(meta_policy: MetaPolicy, draws: Draws) -> str | None:

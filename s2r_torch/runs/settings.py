@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from s2r_torch.learning.calibration import CalibrationSettings
 from s2r_torch.assurance.certify import CertificateSettings
+from s2r_torch.comparators.contract import COMPARATORS
 from s2r_torch.errors import SettingError
-from s2r_torch.learning.merging import MergeSettings
+from s2r_torch.learning.calibration import CalibrationSettings
 from s2r_torch.learning.estimator import DensitySettings
+from s2r_torch.learning.merging import MergeSettings
+from s2r_torch.learning.rules import rule_named
+from s2r_torch.learning.sim2real import method_named
 from s2r_torch.planner.budget import Budget, practical
 from s2r_torch.predictors.registry import net_class
 from s2r_torch.predictors.training.fit import TrainingSettings
-from s2r_torch.learning.rules import rule_named
-from s2r_torch.learning.sim2real import method_named
+
 
 @dataclass(frozen=True)
 class PredictorSettings:
@@ -22,11 +24,10 @@ class PredictorSettings:
 
     Args:
         kind: `trained`, or `known` where the family ships a class that holds f*.
-        num_simulators: simulators whose draws train F (and always the density-blind baseline).
+        num_simulators: simulators whose draws train F, and comparators.
         n_samples: transitions per state and simulator.
         training: sizes and rates.
         calibration: sizes of the calibration stage.
-        blind_members: members of the density-blind baseline, trained in the same way on the same draws.
         known: keyword arguments of the family's ready-made class.
     """
 
@@ -35,13 +36,12 @@ class PredictorSettings:
     n_samples: int = 64
     training: TrainingSettings = field(default_factory=TrainingSettings)
     calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
-    blind_members: int = 4
     known: Mapping = field(default_factory=dict)
 
     def __post_init__(self):
         if self.kind not in ("trained", "known"):
             raise SettingError(expected="kind trained or known", got=repr(self.kind), cause="a typo in conf/predictors")
-        if min(self.num_simulators, self.n_samples, self.blind_members) < 1:
+        if min(self.num_simulators, self.n_samples) < 1:
             raise SettingError(expected="sizes >= 1", got=str(self), cause="a typo in conf/predictors")
 
 
@@ -132,6 +132,7 @@ class RunSettings:
         tensorboard: also log training for TensorBoard.
         diagnose: simulators drawn to check Assumptions 1-5; 0 skips the stage.
         certificate: what is promised, and how surely.
+        comparators: name -> settings of what the result is compared with.
 
     Raises:
         SettingError: an unknown name, or a size out of range.
@@ -151,6 +152,7 @@ class RunSettings:
     tensorboard: bool = False
     diagnose: int = 8
     certificate: CertificateSettings = field(default_factory=CertificateSettings)
+    comparators: Mapping[str, Mapping] = field(default_factory=lambda: {"open_loop": {}, "blind": {}, "random": {}})
 
     def __post_init__(self):
         method_named(self.method)
@@ -167,6 +169,8 @@ class RunSettings:
             raise SettingError(expected="at least one network", got="none", cause="net=[] was given")
         for name in self.nets:
             net_class(name)
+        for name, given in self.comparators.items():
+            COMPARATORS.named(name)(**given)
 
     @property
     def net(self) -> str:
@@ -199,6 +203,7 @@ def settings_from(config: Mapping) -> RunSettings:
         tensorboard=config["trainer"]["tensorboard"],
         diagnose=config["diagnose"],
         certificate=_build(CertificateSettings, config["certificate"], "conf/certificate"),
+        comparators=config["comparators"],
     )
 
 

@@ -10,6 +10,7 @@ from s2r_torch.density.grid import DensityGrid
 from s2r_torch.episodes import Ledger
 from s2r_torch.errors import SettingError
 from s2r_torch.families import make_family
+from s2r_torch.families.draws import Draws
 from s2r_torch.families.mixture.predictors import MixturePredictors
 from s2r_torch.learning.calibration import (
     CalibrationSettings,
@@ -22,8 +23,6 @@ from s2r_torch.learning.calibration import (
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.problem import Problem
 from s2r_torch.rng import Seed
-from s2r_torch.runs.draws import Draws
-from s2r_torch.runs.pipeline import Run
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +111,6 @@ def test_settings_are_validated():
 
 
 def test_calibration_draws_are_counted_apart():
-    run = Run(small_settings("+experiment=grid"), make_family("grid"))
-    assert run.ledger.counts["calibrate"] == 0
-    assert torch.equal(run.draws.theta("calibrate", 3), run.draws.theta("calibrate", 3))
+    draws = Draws(make_family("grid"), Seed.root(0), Ledger())
+    assert draws.ledger.counts["calibrate"] == 0
+    assert torch.equal(draws.theta("calibrate", 3), draws.theta("calibrate", 3))

@@ -387,10 +387,10 @@ def test_sim2real_from_exploration_to_deployment(method, rule):
         merge = MergeSettings(budget.n_merge, zeta=mixture.spec.zeta)
         trial = Trial(problem.estimator, merge, budget, Elimination(rule), root, bias)
         outcome = method_named(method)(lambda count, t=theta: problem.guard(t[:count]), problem.ensemble, trial)
-        lost += not outcome.learned.knowledge.alive[problem.f_star]
+        lost += not outcome.choice.knowledge.alive[problem.f_star]
         fresh = problem.theta(100, root.child("fresh"))
         D = estimate_densities(problem.guard(fresh), mixture.graph, problem.estimator, 500, root.child("fresh"))
-        gaps.append(float(problem.regrets(D, fresh, [outcome.learned.member]).mean()))
+        gaps.append(float(problem.regrets(D, fresh, [outcome.choice.member]).mean()))
     check_failure_rate(lost, trials, DELTA)
     assert max(gaps) < 0.02
 

@@ -71,7 +71,7 @@ def test_agrees_with_the_naive_algorithms(seed):
         epsilon_demand=trial.budget.epsilon_demand,
         path_of=lambda state: world.graph.paths[state],
     )
-    learned = outcome.learned
+    learned = outcome.choice
     assert (learned.member, learned.stopped) == (member, why)
     assert learned.knowledge.alive.nonzero().flatten().tolist() == memory.alive
     assert learned.rounds[0].target == pytest.approx(V_hat_star, abs=1e-12)
@@ -84,11 +84,11 @@ def test_line_by_line_what_is_drawn():
     budget, outcome = setup.trial.budget, sim2real(setup.sample, setup.ensemble, setup.trial)
     assert setup.sizes == [budget.num_simulators]
     B, xi = budget.num_simulators, setup.world.graph.num_states
-    visits, calls = len(outcome.exploration.visits), len(outcome.learned.knowledge.history)
+    visits, calls = len(outcome.exploration.visits), len(outcome.choice.knowledge.history)
     assert calls == xi  # all disagree, so Consensus is asked once per state but the first, and is never True
     counts = dict(setup.ledger.counts)
     assert counts.pop("explore") == visits * budget.n_merge * 2 + xi * budget.n_dist * B
-    assert counts.pop("rollout") == len(outcome.learned.rounds) * budget.n_rollouts * B
+    assert counts.pop("rollout") == len(outcome.choice.rounds) * budget.n_rollouts * B
     assert counts.pop("eliminate") == B * (xi * budget.n_train + (xi - 1) * budget.n_test)
     assert counts == {}
 
@@ -99,9 +99,9 @@ def test_the_sweep_draws_what_it_says():
     xi = setup.world.graph.num_states
     assert setup.ledger.counts["eliminate"] == budget.num_simulators * xi * budget.n_train
     assert set(setup.ledger.counts) == {"explore", "eliminate"}
-    assert outcome.learned.stopped == "swept" and outcome.learned.rounds == ()
-    assert outcome.learned.member == outcome.learned.knowledge.best()
-    assert outcome.learned.knowledge.learned.all()
+    assert outcome.choice.stopped == "swept" and outcome.choice.rounds == ()
+    assert outcome.choice.member == outcome.choice.knowledge.best()
+    assert outcome.choice.knowledge.learned.all()
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
@@ -109,7 +109,7 @@ def test_the_seed_decides_everything(name):
     def run(seed):
         setup = Setup(6)
         outcome = method_named(name)(setup.sample, setup.ensemble, replace(setup.trial, seed=Seed.root(seed)))
-        knowledge = outcome.learned.knowledge
+        knowledge = outcome.choice.knowledge
         return outcome.exploration.D_hat, knowledge.V_hat.nan_to_num(9), knowledge.risk.nan_to_num(9)
 
     first, again, other = run(1), run(1), run(2)

@@ -10,25 +10,15 @@ import pytest
 from hydra import initialize_config_dir
 from rich.console import Console
 from support.smoke import CONF, composed
+from support.summaries import summary_by_hand
 
+from s2r_torch.files.records import Codec
 from s2r_torch.predictors.registry import NETS
 from s2r_torch.reports.comparison import by_entry, comparison_figure, comparison_table, row_of, verdict
+from s2r_torch.reports.style import save_figure
+from s2r_torch.runs.folder import RunFolder
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "compare.py"
-
-
-def found(regret=0.02, certified=True):
-    return {
-        "value": {"deployed": 0.6 * (1 - regret), "optimal": 0.6, "optimal_kind": "exact"},
-        "ensemble": {
-            "lipschitz_bound": 10.0 if certified else None,
-            "certified": certified,
-            "parameters": 1234,
-            "size": 8,
-            "survivors": 3,
-        },
-        "cpu_seconds": 7.0,
-    }
 
 
 @pytest.fixture
@@ -39,16 +29,16 @@ def script(monkeypatch):
     specification.loader.exec_module(module)
     module.done, module.stop_at = [], None
 
-    def run(cfg, folder, reporter):
+    def executed(settings, family, folder, progress):
         if folder.name == module.stop_at:
             raise KeyboardInterrupt
+        RunFolder(folder, {"steps": settings.predictors.training.steps}, Codec([]))
         module.done.append(folder.name)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.yaml").write_text(module.OmegaConf.to_yaml(cfg, resolve=True))
-        (folder / "summary.json").write_text(json.dumps(found(0.2 if "mlp" in cfg.net else 0.01)))
-        return found(0.2 if "mlp" in cfg.net else 0.01)
+        return settings
 
-    monkeypatch.setattr(module, "run", run)
+    monkeypatch.setattr(module, "execute", executed)
+    shown = lambda settings: summary_by_hand(0.2 if "mlp" in settings.nets else 0.01)  # noqa: E731
+    monkeypatch.setattr(module.Summary, "of", staticmethod(shown))
     return module
 
 
@@ -74,8 +64,8 @@ def test_stopped_comparisons_go_on(script, tmp_path):
     assert len(json.loads((tmp_path / "rows.json").read_text())) == len(before)
     script.stop_at = None
     said = compare(script, tmp_path)
-    assert len(script.done) == len(set(script.done)) == 4  # nothing twice
-    assert said.count("(kept)") == len(before) and "no: " in said and "yes" in said
+    assert len(set(script.done)) == 4 and script.done[: len(before)] == before
+    assert "no: " in said and "yes" in said
     with (tmp_path / "rows.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 4 and float(rows[0]["regret"]) == pytest.approx(0.01)
@@ -83,19 +73,21 @@ def test_stopped_comparisons_go_on(script, tmp_path):
 
 def test_runs_with_other_settings_are_done_again(script, tmp_path):
     compare(script, tmp_path)
-    assert "(kept)" not in compare(script, tmp_path, "predictors.training.steps=7")
-    assert len(script.done) == 8
+    origins = [json.loads(path.read_text())["steps"] for path in tmp_path.glob("*/stages/origin.json")]
+    compare(script, tmp_path, "predictors.training.steps=7")
+    later = [json.loads(path.read_text())["steps"] for path in tmp_path.glob("*/stages/origin.json")]
+    assert len(origins) == len(later) == 4 and 7 not in origins and set(later) == {7}
 
 
 def test_rows_tables_and_figures(tmp_path):
-    rows = [row_of(entry, s, found(r)) for entry, r in (("mlp", 0.2), ("lookup", 0.0)) for s in (0, 1)]
-    rows.append(row_of("mine", 0, found(certified=False)))
+    rows = [row_of(entry, s, summary_by_hand(r)) for entry, r in (("mlp", 0.2), ("lookup", 0.0)) for s in (0, 1)]
+    rows.append(row_of("mine", 0, summary_by_hand(certified=False)))
     assert list(by_entry(rows)) == ["lookup", "mine", "mlp"]
     console = Console(file=StringIO(), width=160)
     console.print(comparison_table(rows, "nets on grid", 0.05))
     text = console.file.getvalue()
     assert "NOT certified" in text and "0.2000 (0.2000)" in text
-    comparison_figure(rows, "nets on grid", 0.05, tmp_path / "comparison.png")
+    save_figure(comparison_figure(rows, "nets on grid", 0.05), tmp_path / "comparison.png")
     assert (tmp_path / "comparison.png").stat().st_size > 10_000
 
 

@@ -8,6 +8,7 @@ from support.worlds import estimator_of, random_world
 
 from s2r_torch.episodes import Ledger
 from s2r_torch.families import make_family
+from s2r_torch.families.draws import Draws
 from s2r_torch.learning.estimator import DensitySettings, make_estimator
 from s2r_torch.learning.exploration import explore
 from s2r_torch.learning.merging import MergeSettings
@@ -18,8 +19,8 @@ from s2r_torch.reports.exploration_figure import (
     positions,
     unlike_simulators,
 )
+from s2r_torch.reports.style import save_figure
 from s2r_torch.rng import Seed
-from s2r_torch.runs.draws import Draws
 
 MERGE = MergeSettings(n_merge=300, deciders=4)
 
@@ -36,7 +37,7 @@ def explored():
 
 def test_lines(explored, tmp_path):
     world = random_world(4, 4, 2)
-    exploration_figure(explored, estimator_of(world).grid, ("x",), tmp_path / "exploration.png")
+    save_figure(exploration_figure(explored, estimator_of(world).grid, ("x",)), tmp_path / "exploration.png")
     assert nothing_is_cut(tmp_path / "exploration.png")
 
 
@@ -45,7 +46,7 @@ def test_maps(tmp_path):
     simulators = Draws(family, seed, Ledger()).simulators("train", 4)
     estimator = make_estimator(DensitySettings(), simulators, 100, seed)
     found = explore(simulators, estimator, MergeSettings(n_merge=600, deciders=4), 50, seed)
-    exploration_figure(found, estimator.grid, family.spec.obs_names, tmp_path / "exploration.png")
+    save_figure(exploration_figure(found, estimator.grid, family.spec.obs_names), tmp_path / "exploration.png")
     assert nothing_is_cut(tmp_path / "exploration.png")
 
 
@@ -59,7 +60,7 @@ def nothing_is_cut(path):
 def test_a_single_state_has_a_figure(tmp_path):
     world = random_world(4, 1, 2)
     found = explore(world.guard((0.1,)), estimator_of(world), MERGE, 60, Seed.root(0))
-    exploration_figure(found, estimator_of(world).grid, ("x",), tmp_path / "exploration.png")
+    save_figure(exploration_figure(found, estimator_of(world).grid, ("x",)), tmp_path / "exploration.png")
     assert (tmp_path / "exploration.png").exists()
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from support.attacks import bumps, make_net, problem
+from support.summaries import summary_by_hand
 
 from s2r_torch.coverage import path_cover
 from s2r_torch.density.estimator import DensityEstimator
@@ -11,6 +12,7 @@ from s2r_torch.density.kernels import make_kernel
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.reports.learning_figure import draw_curves, draw_survivors, learning_figure, surfaces
+from s2r_torch.reports.style import save_figure
 
 ROWS = [
     (f"held_out_risk/{label}/{member}", step, 0.1 / step + member / 100)
@@ -18,18 +20,6 @@ ROWS = [
     for member in range(2)
     for step in range(1, 31)
 ]
-CALLS = [{"state": 3, "survivors": 5}, {"state": 1, "survivors": 2}]
-
-
-def found(certified=True):
-    return {
-        "experiment": "grid",
-        "seed": 0,
-        "net": "lookup",
-        "rule": "calibrated",
-        "ensemble": {"certified": certified, "size": 8},
-        "elimination": {"calls": CALLS},
-    }
 
 
 def policy(where):
@@ -48,7 +38,7 @@ def test_surfaces_are_of_the_two_simulators_whose_policies_differ_most(shape, tm
     assert set(shown.simulators) != {1, 3} and torch.equal(shown.theta, theta[list(shown.simulators)])
     x = where.grid.nodes[:4]
     torch.testing.assert_close(shown.q[1, 1, :4], meta_policy.condition(D[shown.simulators[1]]).q(1, x))
-    learning_figure(found(), ROWS, shown, tmp_path / "learning.png")
+    save_figure(learning_figure(summary_by_hand(), ROWS, shown), tmp_path / "learning.png")
     assert (tmp_path / "learning.png").stat().st_size > 30_000
 
 
@@ -62,6 +52,6 @@ def test_every_member_has_a_curve_in_every_step():
 
 def test_survivors_after_every_call():
     axes = Figure().subplots()
-    draw_survivors(axes, found())
+    draw_survivors(axes, summary_by_hand(calls=((3, 5), (1, 2))))
     assert axes.lines[0].get_ydata().tolist() == [8, 5, 2]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["all", "3", "1"]

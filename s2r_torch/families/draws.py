@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from s2r_torch.families.contract import Family
 from s2r_torch.episodes import Guard, Ledger
+from s2r_torch.families.contract import Family
 from s2r_torch.rng import Seed
 
 

@@ -1,0 +1,65 @@
+"""A class that sees no density, trained in the same way on the same draws: what densities are worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from s2r_torch.comparators.contract import Attempt, Known, Worlds, register_comparator
+from s2r_torch.errors import SettingError
+from s2r_torch.learning.calibration import bellman_table
+from s2r_torch.predictors.ensemble import Ensemble
+
+
+@dataclass(frozen=True, eq=False)
+class BlindPolicy:
+    """One predictor that sees x and the step alone."""
+
+    ensemble: Ensemble  # of that one
+
+    def attempt(self, worlds: Worlds) -> Attempt:
+        """Its greedy policy, the same in every world."""
+        problem = self.ensemble.problem
+        policy = self.ensemble.evaluator(torch.zeros(1, problem.graph.num_states, problem.grid.num_points)).policy_of(0)
+
+        def act(step: int, x: Tensor) -> Tensor:
+            return policy(step, x.reshape(1, -1, x.shape[-1])).reshape(x.shape[:2])
+
+        return Attempt(act)
+
+
+@register_comparator("blind")
+@dataclass(frozen=True)
+class Blind:
+    """The member of least Bellman risk, on the calibration simulators, of a density-blind class.
+
+    Args:
+        members: networks trained side by side; fewer than in F, because it sees less and needs less.
+        simulators: on which its member is picked.
+        n: samples per state and simulator for that.
+
+    Raises:
+        SettingError: a size below 1.
+    """
+
+    members: int = 4
+    simulators: int = 32
+    n: int = 500
+
+    label = "density-blind ensemble"
+    learner = BlindPolicy
+
+    def __post_init__(self):
+        if min(self.members, self.simulators, self.n) < 1:
+            raise SettingError(expected="sizes >= 1", got=str(self), cause="a typo in comparators.blind")
+
+    def fit(self, known: Known) -> BlindPolicy:
+        """Cost: xi n episodes on every one of its simulators."""
+        problem = known.problem
+        ensemble = Ensemble(problem, (known.train("blind", {}, self.members),))
+        simulators = known.draws.simulators("calibrate", self.simulators)
+        unseen = torch.zeros(len(simulators), problem.graph.num_states, problem.grid.num_points)
+        risks, _ = bellman_table(simulators, unseen, ensemble, self.n, known.seed.child("calibrate", "blind"))
+        return BlindPolicy(ensemble.subset([int(risks.mean(1).sum(1).argmin())]))

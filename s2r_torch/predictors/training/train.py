@@ -1,0 +1,69 @@
+"""One registered network from fresh weights to frozen members, with its progress shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import Tensor
+
+from s2r_torch.predictors.nets.net import Net
+from s2r_torch.predictors.registry import net_class
+from s2r_torch.predictors.training.fit import TrainingData, TrainingSettings, fit, tensorboard_logger
+from s2r_torch.problem import Problem
+from s2r_torch.progress import Progress
+from s2r_torch.rng import Seed
+
+
+@dataclass(frozen=True, eq=False)
+class Trainer:
+    """Trains networks on one set of draws, each from a stream of its own.
+
+    Args:
+        problem: state graph, density grid and sizes.
+        data: what they are fitted to.
+        settings: sizes and rates.
+        seed: named stream.
+        progress: where curves go.
+        accelerator: `cpu` or `gpu`.
+        folder: where unfinished fits are kept, so that they go on where they were stopped; None keeps none.
+        tensorboard: folder of a TensorBoard log, or None.
+    """
+
+    problem: Problem
+    data: TrainingData
+    settings: TrainingSettings
+    seed: Seed
+    progress: Progress
+    accelerator: str = "cpu"
+    folder: Path | None = None
+    tensorboard: Path | None = None
+
+    def train(self, name: str, settings: dict, members: int | None = None, number: int = 0) -> Net:
+        """members x snapshots of one architecture; `number` tells variants of one name apart."""
+        seed, label = self.seed.child("net", name, number), f"{name}-{number}" if number else name
+        sizes = replace(self.settings, members=self.settings.members if members is None else members)
+        net = net_class(name)(self.problem, sizes.members, seed.child("weights").generator(), **settings)
+        steps = sizes.steps * self.problem.graph.horizon
+        self.progress.stage(f"train {label} ({sizes.members} members together)", steps)
+
+        def on_step(done: int, total: int, loss: float) -> None:
+            self.progress.advance(done, f"Bellman risk {loss:.4f}")
+            self.progress.record(f"bellman_risk/{label}", done, loss)
+
+        def on_check(done: int, risks: Tensor) -> None:
+            for member, risk in enumerate(risks.tolist()):
+                self.progress.record(f"held_out_risk/{label}/{member}", done, risk)
+
+        return fit(
+            net,
+            self.data,
+            sizes,
+            seed.child("fit"),
+            accelerator=self.accelerator,
+            logger=tensorboard_logger(self.tensorboard, label) if self.tensorboard else False,
+            on_step=on_step,
+            on_check=on_check,
+            folder=self.folder,
+            state=self.folder / f"{label}.safetensors" if self.folder else None,
+        )

@@ -1,0 +1,60 @@
+"""Where long work says how far it is; a terminal shows it (reports/console.py), tests are silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+Row = tuple[str, int, float]  # (series, step, value): one point of a curve
+
+
+class Progress(Protocol):
+    """Told by every stage of a run what it does, how far it is, and which numbers belong into curves."""
+
+    def stage(self, name: str, total: int | None) -> None:
+        """A stage begins, of `total` parts where that is known."""
+
+    def advance(self, done: int, note: str = "") -> None:
+        """So many parts of it are done."""
+
+    def record(self, series: str, step: int, value: float) -> None:
+        """One point of a curve."""
+
+    def say(self, text: str) -> None:
+        """What the stage found, in a few words."""
+
+
+class Silent:
+    """Shows nothing."""
+
+    def stage(self, name: str, total: int | None) -> None:
+        pass
+
+    def advance(self, done: int, note: str = "") -> None:
+        pass
+
+    def record(self, series: str, step: int, value: float) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        pass
+
+
+class Recorded:
+    """Shows what another one shows, and keeps the curves of one stage.
+
+    Args:
+        shown: where everything is passed on to.
+    """
+
+    def __init__(self, shown: Progress):
+        self.rows: list[Row] = []
+        self.stage: Callable[[str, int | None], None] = shown.stage
+        self.advance: Callable[..., None] = shown.advance
+        self.say: Callable[[str], None] = shown.say
+        self._shown = shown
+
+    def record(self, series: str, step: int, value: float) -> None:
+        """One point of a curve."""
+        self.rows.append((series, step, value))
+        self._shown.record(series, step, value)

@@ -1,0 +1,144 @@
+"""The folder of a run: every finished stage whole or not at all, so that a run killed anywhere goes on from there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from s2r_torch.deployment.certificate import Certificate
+from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.deployment.policy_file import save_policy
+from s2r_torch.errors import CheckpointError, FolderError
+from s2r_torch.files import tensors
+from s2r_torch.files.records import Codec
+from s2r_torch.files.whole import replacing
+from s2r_torch.progress import Row
+from s2r_torch.runs.origin import differences
+
+STAGES, FITS = "stages", "training"  # folders of finished stages and of unfinished fits
+POLICY = "policy.safetensors"
+MOST_TOLD = 6  # differences that a message lists
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """A finished stage: what it found, and what that took."""
+
+    result: Any
+    episodes: dict[str, int]  # by purpose
+    seconds: float  # of wall time
+    cpu_seconds: float
+    rows: tuple[Row, ...]  # its curves
+
+
+class RunFolder:
+    """Finished stages on disk. Nothing else is needed to go on, and nothing of another run is ever taken up.
+
+    Args:
+        path: the folder; made if it is not there.
+        origin: what the run is a function of (`origin.origin_of`).
+        codec: writes and reads the stages' results.
+
+    Raises:
+        FolderError: the folder holds stages of another configuration or version; it names what differs.
+    """
+
+    def __init__(self, path: Path, origin: Mapping[str, Any], codec: Codec):
+        self.path, self._codec = Path(path), codec
+        place = self.path / STAGES / "origin.json"
+        if place.exists():
+            self._require_same(json.loads(place.read_text()), origin)
+        else:
+            write_json(place, origin)
+
+    def load(self, stage: str, digest: str) -> Finished | None:
+        """What the stage left when it was a function of the same things; None where it has not finished.
+
+        Raises:
+            CheckpointError: a damaged file.
+        """
+        place = self._place(stage)
+        if not place.exists():
+            return None
+        header, found = tensors.read(place)
+        if header.get("of") != digest:
+            return None
+        try:
+            return Finished(
+                self._codec.unpack(header["result"], found),
+                header["episodes"],
+                header["seconds"],
+                header["cpu_seconds"],
+                tuple((series, step, value) for series, step, value in header["rows"]),
+            )
+        except (KeyError, CheckpointError) as error:
+            raise CheckpointError(
+                expected=f"the stage {stage} in {place}",
+                got=str(error),
+                cause="a damaged file; delete it, and the stage is done again",
+            ) from error
+
+    def save(self, stage: str, digest: str, finished: Finished) -> None:
+        """Keeps a finished stage; its unfinished fits are not needed any more."""
+        packed, found = self._codec.pack(finished.result)
+        header = {
+            "of": digest,
+            "result": packed,
+            "episodes": finished.episodes,
+            "seconds": finished.seconds,
+            "cpu_seconds": finished.cpu_seconds,
+            "rows": finished.rows,
+        }
+        tensors.write(self._place(stage), found, header)
+        shutil.rmtree(self.fits, ignore_errors=True)
+
+    @property
+    def fits(self) -> Path:
+        """Where unfinished fits are kept."""
+        return self.path / FITS
+
+    @property
+    def has_policy(self) -> bool:
+        """Whether there is a policy file."""
+        return (self.path / POLICY).exists()
+
+    def save_policy(self, meta_policy: MetaPolicy, certificate: Certificate | None, family: dict, notes: dict) -> None:
+        """policy.safetensors, and certificate.txt where something is promised."""
+        save_policy(self.path / POLICY, meta_policy, family=family, certificate=certificate, notes=notes)
+        if certificate:
+            write_text(self.path / "certificate.txt", certificate.page() + "\n")
+
+    def _place(self, stage: str) -> Path:
+        return self.path / STAGES / f"{stage}.safetensors"
+
+    def _require_same(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        unlike = differences(before, now)
+        if unlike:
+            more = f" and {len(unlike) - MOST_TOLD} more" if len(unlike) > MOST_TOLD else ""
+            raise FolderError(
+                expected=f"the configuration and version that {self.path} was begun with",
+                got=f"others: {', '.join(unlike[:MOST_TOLD])}{more}",
+                cause="another command or another version; choose a fresh folder, or give the settings of this one",
+            )
+
+
+def finished_stages(path: Path) -> dict[str, dict]:
+    """Stage -> episodes by purpose and seconds, of the stages that a folder holds, in the order of their ending."""
+    files = sorted((path / STAGES).glob("*.safetensors"), key=lambda file: file.stat().st_mtime_ns)
+    headers = {file.stem: tensors.header(file) for file in files}
+    return {name: {key: header[key] for key in ("episodes", "seconds")} for name, header in headers.items()}
+
+
+def write_json(path: Path, values: object) -> None:
+    """A JSON file, whole or not at all."""
+    write_text(path, json.dumps(values, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """A text file, whole or not at all."""
+    with replacing(path) as partial:
+        partial.write_text(text)

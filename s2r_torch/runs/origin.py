@@ -1,0 +1,84 @@
+"""What a run is a function of, as flat JSON: settings, family, code and versions. Equal origins give equal bits."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import inspect
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import s2r_torch
+from s2r_torch.comparators.contract import COMPARATORS
+from s2r_torch.families.contract import Family
+from s2r_torch.predictors.registry import NETS
+from s2r_torch.runs.settings import RunSettings
+
+PACKAGE = Path(s2r_torch.__file__).parent
+LIBRARIES = ("torch", "numpy", "scipy", "lightning")
+
+
+def origin_of(settings: RunSettings, family: Family) -> dict[str, Any]:
+    """Dotted names -> JSON values: `budget.n_dist`, `family.parameters`, `code`, `torch`, `threads`, ..."""
+    chosen = [NETS[name] for name in settings.nets] + [COMPARATORS[name] for name in settings.comparators]
+    sources = {_source(cls) for cls in [type(family), *chosen]} - {None}
+    theirs = {f"code.{path.stem}": _digest([path]) for path in sources if PACKAGE not in path.parents}
+    found = {
+        **_flat(asdict(settings)),
+        "family": family.name,
+        "family.parameters": family.parameters(),
+        "code": code_digest(),
+        **theirs,
+        **{name: importlib.metadata.version(name) for name in LIBRARIES},
+        "threads": torch.get_num_threads(),
+    }
+    return json.loads(json.dumps(found))
+
+
+@cache
+def code_digest() -> str:
+    """A checksum of this package's source."""
+    return _digest(sorted(PACKAGE.rglob("*.py")))
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """In words, name by name, what two origins do not share."""
+    missing = object()
+    unlike = sorted(n for n in {*before, *now} if before.get(n, missing) != now.get(n, missing))
+    return [f"{name} ({before.get(name, 'nothing')} there, {now.get(name, 'nothing')} now)" for name in unlike]
+
+
+def chained(origin: Mapping[str, Any], *parts: str) -> str:
+    """A digest of an origin and further text: the name of a stage, the digests of the stages that it reads."""
+    text = json.dumps([origin, parts], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _digest(paths: list[Path]) -> str:
+    found = hashlib.blake2b(digest_size=8)
+    for path in paths:
+        found.update(path.name.encode())
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def _source(cls: type) -> Path | None:
+    try:
+        return Path(inspect.getsourcefile(cls) or "")
+    except TypeError:  # made in an interactive session
+        return None
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        place = f"{prefix}{name}"
+        found.update(_flat(value, f"{place}.") if isinstance(value, Mapping) and value else {place: value})
+    return found

@@ -1,0 +1,146 @@
+"""What the stages of a run leave: one frozen record each, which later stages read and nobody changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from s2r_torch.assurance.diagnostics import Diagnosis, Finding
+from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.comparators.contract import COMPARATORS, Learner
+from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.kernels import KERNELS, make_kernel
+from s2r_torch.deployment.certificate import Certificate, Gap
+from s2r_torch.deployment.likeness import Population, Reference
+from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.episodes import Transitions
+from s2r_torch.files.records import Codec, Json, Made
+from s2r_torch.learning.calibration import Calibration
+from s2r_torch.learning.elimination import Call, Knowledge
+from s2r_torch.learning.exploration import Exploration, Visit
+from s2r_torch.learning.learn_on_simulators import Choice, Round
+from s2r_torch.learning.merging import MergeSettings
+from s2r_torch.learning.sim2real import Outcome
+from s2r_torch.planner.budget import Budget
+from s2r_torch.predictors.ensemble import Ensemble
+from s2r_torch.predictors.nets.lipschitz_estimate import LipschitzEstimate
+from s2r_torch.predictors.registry import group_class
+from s2r_torch.problem import Problem
+from s2r_torch.runs.evaluation import Looking, Worth
+
+
+@dataclass(frozen=True, eq=False)
+class Explored:
+    """The density estimator that holds for the whole run, and what it saw of the training simulators."""
+
+    estimator: DensityEstimator
+    merge: MergeSettings  # with the family's own zeta, where it declares one
+    exploration: Exploration
+
+
+@dataclass(frozen=True)
+class NetEstimate:
+    """How C_L of one network was chosen, where it was (`lipschitz_bound=auto`)."""
+
+    net: str
+    factor: float  # C_L over the estimate
+    estimate: LipschitzEstimate
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """The class F before anybody is eliminated, and the transitions that it was trained on."""
+
+    ensemble: Ensemble
+    samples: tuple[Transitions, ...]  # [xi]
+    estimates: tuple[NetEstimate, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrated:
+    """How far a trained class is from exact; None for a class that holds f*."""
+
+    calibration: Calibration | None
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What Algorithm 1 left, and the policy of the predictor that it chose."""
+
+    budget: Budget
+    outcome: Outcome
+    meta_policy: MetaPolicy
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosed:
+    """What data say about Assumptions 1-5; None where nobody asked."""
+
+    diagnosis: Diagnosis | None
+
+
+@dataclass(frozen=True, eq=False)
+class Certified:
+    """The policy as it is deployed, with what worlds are compared with; and what is promised of it, if anything."""
+
+    meta_policy: MetaPolicy
+    certificate: Certificate | None
+
+
+@dataclass(frozen=True, eq=False)
+class Deployed:
+    """What was seen in the held-out worlds, without any reward."""
+
+    D_real: Tensor  # [W, xi, G]
+    episodes: int  # real ones, per world
+    verdicts: dict[str, int]  # how many worlds were found consistent, doubtful, refused or untested
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """What the comparators learned before they saw any world."""
+
+    learners: dict[str, Learner]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """What everything is worth, after the fact."""
+
+    worth: Worth  # of the deployed policies, in the held-out worlds
+    looking: Looking  # against the number of real episodes
+    values: dict[str, float]  # over the prior: `optimal`, and every comparator by its name
+    notices: tuple[str, ...] = ()
+
+
+def codec(comparators: tuple[str, ...]) -> Codec:
+    """What writes and reads these records, with what those comparators learn."""
+    return Codec([*RECORDS, *(COMPARATORS.named(name).learner for name in comparators)], MADE)
+
+
+def _ensemble(problem: Problem, groups: tuple[dict, ...], exact: bool) -> Ensemble:
+    made = (
+        group_class(group["recipe"].value["kind"]).from_recipe(group["recipe"].value, group["tensors"], problem)
+        for group in groups
+    )
+    return Ensemble(problem, tuple(made), exact)
+
+
+def _parts(ensemble: Ensemble) -> dict:
+    groups = [{"recipe": Json(group.recipe()), "tensors": group.tensors()} for group in ensemble.groups]
+    return {"problem": ensemble.problem, "groups": groups, "exact": ensemble.exact}
+
+
+RECORDS = (
+    Explored, Trained, Calibrated, Learned, Diagnosed, Certified, Deployed, Compared, Evaluated,
+    NetEstimate, LipschitzEstimate, Exploration, Visit, StateGraph, MergeSettings, DensityEstimator, DensityGrid,
+    Problem, ProblemSpec, Transitions, Calibration, Budget, Outcome, Choice, Round, Knowledge, Call, MetaPolicy,
+    Reference, Population, Certificate, Gap, Diagnosis, Finding, Worth, Looking,
+)  # fmt: skip
+MADE = {Ensemble: Made(_parts, _ensemble)} | {
+    kernel: Made(lambda kernel: {"name": kernel.name, "order": kernel.order}, make_kernel)
+    for kernel in KERNELS.values()
+}

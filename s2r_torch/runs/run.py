@@ -1,0 +1,178 @@
+"""A whole run: explore, train, calibrate, learn; check and promise; deploy; compare and evaluate.
+
+>>> from s2r_torch.families import make_family
+>>> results = execute(RunSettings(name="mine"), make_family("grid"), Path("runs/mine"))  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.episodes import Ledger
+from s2r_torch.families.contract import Family
+from s2r_torch.families.draws import Draws
+from s2r_torch.progress import Progress, Recorded, Row, Silent
+from s2r_torch.rng import Seed
+from s2r_torch.runs import stages
+from s2r_torch.runs.folder import Finished, RunFolder
+from s2r_torch.runs.origin import chained, origin_of
+from s2r_torch.runs.results import (
+    Calibrated,
+    Certified,
+    Compared,
+    Deployed,
+    Diagnosed,
+    Evaluated,
+    Explored,
+    Learned,
+    Trained,
+    codec,
+)
+from s2r_torch.runs.settings import RunSettings
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """Everything that a run left."""
+
+    settings: RunSettings
+    family: Family
+    explored: Explored
+    trained: Trained
+    calibrated: Calibrated
+    learned: Learned
+    diagnosed: Diagnosed
+    certified: Certified
+    deployed: Deployed
+    compared: Compared
+    evaluated: Evaluated
+    finished: dict[str, Finished]  # stage -> what it found and took, in order
+
+    @property
+    def meta_policy(self) -> MetaPolicy:
+        """The policy as it is deployed."""
+        return self.certified.meta_policy
+
+    @property
+    def draws(self) -> Draws:
+        """The same environments again, for looking at; what is drawn from them is counted nowhere."""
+        return Draws(self.family, Seed.root(self.settings.seed), Ledger())
+
+    @property
+    def episodes(self) -> Counter:
+        """Episodes by purpose, of all stages."""
+        return sum((Counter(stage.episodes) for stage in self.finished.values()), Counter())
+
+    @property
+    def rows(self) -> list[Row]:
+        """The curves of all stages."""
+        return [row for stage in self.finished.values() for row in stage.rows]
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time of all stages."""
+        return sum(stage.cpu_seconds for stage in self.finished.values())
+
+
+def execute(
+    settings: RunSettings, family: Family, folder: Path | None = None, progress: Progress | None = None
+) -> Results:
+    """Runs all stages; those that `folder` holds already are read instead.
+
+    Args:
+        settings: validated settings.
+        family: what is learned about.
+        folder: where every finished stage is kept; None keeps nothing.
+        progress: where progress and curves go.
+
+    Raises:
+        FolderError: the folder is of another configuration or version.
+    """
+    stages.require_known_class(settings, family)
+    run = Stages(settings, family, folder, progress or Silent())
+    explored = run.do(stages.explore)
+    trained = run.do(stages.train, explored)
+    calibrated = run.do(stages.calibrate, explored, trained)
+    learned = run.do(stages.learn, explored, trained, calibrated)
+    diagnosed = run.do(stages.diagnose, explored, learned)
+    certified = run.do(stages.certify, explored, learned)
+    deployed = run.do(stages.deploy_worlds, certified)
+    compared = run.do(stages.compare, explored, trained)
+    evaluated = run.do(stages.evaluate, certified, deployed, compared)
+    return Results(
+        settings,
+        family,
+        explored,
+        trained,
+        calibrated,
+        learned,
+        diagnosed,
+        certified,
+        deployed,
+        compared,
+        evaluated,
+        run.finished,
+    )
+
+
+class Stages:
+    """Does stages, or reads them; each one is timed, and counts its own episodes.
+
+    Args:
+        settings, family, folder, progress: as for `execute`.
+    """
+
+    def __init__(self, settings: RunSettings, family: Family, folder: Path | None, progress: Progress):
+        self._settings, self._family, self._progress = settings, family, progress
+        self._origin = origin_of(settings, family)
+        self._folder = folder and RunFolder(folder, self._origin, codec(tuple(settings.comparators)))
+        self._digests: dict[type, str] = {}  # of the results so far, by what they depend on
+        self.finished: dict[str, Finished] = {}
+
+    def do(self, stage: Callable[..., Any], *earlier: Any) -> Any:
+        """The result of a stage that reads these earlier results."""
+        name = stage.__name__
+        digest = chained(self._origin, name, *(self._digests[type(result)] for result in earlier))
+        finished = self._folder.load(name, digest) if self._folder else None
+        if finished:
+            self._show_again(name, finished)
+        else:
+            finished = self._done(stage, earlier)
+            if self._folder:
+                self._folder.save(name, digest, finished)
+        self.finished[name], self._digests[type(finished.result)] = finished, digest
+        self._keep_policy(finished.result)
+        return finished.result
+
+    def _done(self, stage: Callable[..., Any], earlier: tuple) -> Finished:
+        shown, ledger = Recorded(self._progress), Ledger()
+        fits = self._folder.fits if self._folder else None
+        board = self._folder.path if self._folder and self._settings.tensorboard else None
+        context = stages.Context(self._settings, self._family, shown, ledger, fits, board)
+        wall, cpu = time.perf_counter(), time.process_time()
+        result = stage(context, *earlier)
+        took = time.perf_counter() - wall, time.process_time() - cpu
+        return Finished(result, dict(ledger.counts), *took, tuple(shown.rows))
+
+    def _show_again(self, name: str, finished: Finished) -> None:
+        self._progress.stage(name.replace("_", " "), 1)
+        for row in finished.rows:
+            self._progress.record(*row)
+        self._progress.advance(1, f"kept from before, {finished.seconds:.1f} s then")
+
+    def _keep_policy(self, result: Any) -> None:
+        """The policy file, as soon as there is a policy, and again with what is promised of it."""
+        if not self._folder or not isinstance(result, Learned | Certified):
+            return
+        if isinstance(result, Learned) and self._folder.has_policy:
+            return  # it is there, perhaps with what is promised of it
+        certificate = result.certificate if isinstance(result, Certified) else None
+        family = {"name": self._family.name, "parameters": self._family.parameters()}
+        notes = {"experiment": self._settings.name, "seed": self._settings.seed}
+        self._folder.save_policy(result.meta_policy, certificate, family, notes)

@@ -1,0 +1,307 @@
+"""The stages of one run: each a function of earlier stages' results, settings, seed and progress.
+
+explore, train, calibrate, learn           what Sim2Real (Algorithm 1) needs and does, on simulators
+diagnose, certify                          what can be checked and promised, on further simulators
+deploy_worlds                              Algorithm 7, in held-out worlds without reward
+compare, evaluate                          what others would have learned, and what everything is worth
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import Tensor
+
+from s2r_torch.assurance.certify import certify as certify_policy
+from s2r_torch.assurance.diagnostics import DiagnosticSettings
+from s2r_torch.assurance.diagnostics import diagnose as diagnose_assumptions
+from s2r_torch.assurance.rehearsal import rehearse
+from s2r_torch.comparators.contract import COMPARATORS, Known, Worlds
+from s2r_torch.coverage import path_cover
+from s2r_torch.deployment.likeness import Population, Reference
+from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.episodes import Ledger, try_actions
+from s2r_torch.errors import SettingError
+from s2r_torch.families.contract import Family
+from s2r_torch.families.draws import Draws
+from s2r_torch.learning import exploration
+from s2r_torch.learning.calibration import calibrate as calibrate_class
+from s2r_torch.learning.elimination import Elimination
+from s2r_torch.learning.estimator import estimate_densities, make_estimator
+from s2r_torch.learning.sim2real import Trial, method_named
+from s2r_torch.planner.budget import Budget
+from s2r_torch.predictors.ensemble import Ensemble
+from s2r_torch.predictors.registry import variants
+from s2r_torch.predictors.training.fit import TrainingData
+from s2r_torch.predictors.training.train import Trainer
+from s2r_torch.problem import Problem
+from s2r_torch.progress import Progress
+from s2r_torch.rng import Seed
+from s2r_torch.runs import evaluation
+from s2r_torch.runs.results import (
+    Calibrated,
+    Certified,
+    Compared,
+    Deployed,
+    Diagnosed,
+    Evaluated,
+    Explored,
+    Learned,
+    NetEstimate,
+    Trained,
+)
+from s2r_torch.runs.settings import RunSettings
+
+WORTHLESS = 0.98  # share of the optimum from which a fixed list leaves densities nothing to add
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What every stage is given beside earlier results.
+
+    Args:
+        settings: validated settings.
+        family: what is learned about.
+        progress: where progress and curves go.
+        ledger: counts the episodes of this stage.
+        fits: folder of unfinished fits, or None.
+        tensorboard: folder of TensorBoard logs, or None.
+    """
+
+    settings: RunSettings
+    family: Family
+    progress: Progress
+    ledger: Ledger
+    fits: Path | None = None
+    tensorboard: Path | None = None
+
+    @property
+    def seed(self) -> Seed:
+        """The root of all random streams of the run."""
+        return Seed.root(self.settings.seed)
+
+    @property
+    def draws(self) -> Draws:
+        """Fresh environments for a purpose, counted."""
+        return Draws(self.family, self.seed, self.ledger)
+
+
+def require_known_class(settings: RunSettings, family: Family) -> None:
+    """Raises SettingError where the family's own class is asked for and there is none; before anything is drawn."""
+    if settings.predictors.kind == "known" and not hasattr(family, "known_class"):
+        raise SettingError(
+            expected="a family with a ready-made class, such as mixture",
+            got=family.name,
+            cause="predictors=known with a family whose f* is not known",
+        )
+
+
+def explore(context: Context) -> Explored:
+    """Fixes the density estimator, then finds the state graph on the training simulators (Algorithm 2)."""
+    settings, spec, progress = context.settings, context.family.spec, context.progress
+    simulators = context.draws.simulators("train", settings.predictors.num_simulators).for_purpose("explore")
+    n_dist, merge = settings.budget.n_dist, settings.density.merge
+    estimator = make_estimator(settings.density, simulators, n_dist, context.seed)
+    if merge.zeta == "auto" and spec.zeta:
+        merge = replace(merge, zeta=spec.zeta)
+    progress.stage("explore (Algorithm 2)", 1 + (spec.horizon - 1) * spec.max_states_per_layer * spec.num_actions)
+    visited = 0
+
+    def on_visit(visit: exploration.Visit) -> None:
+        nonlocal visited
+        visited += 1
+        progress.advance(visited, f"path {visit.path}: {'state' if visit.merged else 'new state'} {visit.state}")
+
+    found = exploration.explore(simulators, estimator, merge, n_dist, context.seed.child("explore"), on_visit)
+    progress.say(f"{found.graph.num_states} states, {found.graph.states_per_layer} per layer")
+    return Explored(estimator, merge, found)
+
+
+def train(context: Context, explored: Explored) -> Trained:
+    """Draws training transitions and makes the class F: trained on them, or the family's own that holds f*."""
+    predictors, graph = context.settings.predictors, explored.exploration.graph
+    problem = Problem(context.family.spec, graph, explored.estimator.grid)
+    simulators = context.draws.simulators("train", predictors.num_simulators)
+    seed = context.seed.child("train")
+    samples = tuple(
+        try_actions(simulators, path, predictors.n_samples, seed.child("state", s))
+        for s, path in enumerate(graph.paths)
+    )
+    if predictors.kind == "known":
+        group = context.family.known_class(problem.grid, **predictors.known)
+        return Trained(Ensemble(problem, (group,), exact=True), samples)
+    trainer = _trainer(context, problem, TrainingData(explored.exploration.D_hat, samples))
+    wanted = [(name, pair) for name, given in context.settings.nets.items() for pair in enumerate(variants(given))]
+    nets = [trainer.train(name, settings, number=number) for name, (number, settings) in wanted]
+    estimates = (NetEstimate(net.name, net.bound_factor, net.estimate) for net in nets if net.estimate)
+    return Trained(Ensemble(problem, tuple(nets)), samples, tuple(estimates))
+
+
+def calibrate(context: Context, explored: Explored, trained: Trained) -> Calibrated:
+    """Measures how far a trained class is from exact, on simulators drawn for this alone."""
+    if trained.ensemble.exact:
+        return Calibrated(None)
+    settings = context.settings.predictors.calibration
+    context.progress.stage("calibrate", None)
+    simulators, seed = context.draws.simulators("calibrate", settings.simulators), context.seed.child("calibrate")
+    D_hat = _densities(context, explored, simulators, seed)
+    return Calibrated(calibrate_class(simulators, D_hat, trained.ensemble, settings, seed))
+
+
+def learn(context: Context, explored: Explored, trained: Trained, calibrated: Calibrated) -> Learned:
+    """Sim2Real (Algorithm 1), or its sweep, on B fresh simulators."""
+    settings, graph, ensemble = context.settings, explored.exploration.graph, trained.ensemble
+    budget = settings.budget.make(
+        graph.horizon, graph.num_actions, ensemble.size, graph.num_states, explored.merge.n_merge
+    )
+    context.progress.stage(f"{settings.method} (Algorithm 1), rule {settings.rule}", graph.num_states)
+    calls, notices = 0, []
+
+    def on_call(name: str, state: int, survivors: int) -> None:
+        nonlocal calls
+        calls += 1
+        context.progress.advance(calls, f"{name} at state {state}: {survivors} survivors")
+        context.progress.record("survivors", calls, survivors)
+
+    trial = Trial(
+        explored.estimator,
+        explored.merge,
+        budget,
+        _elimination(settings, calibrated),
+        context.seed.child("learn"),
+        _oracle_bias(context, graph.num_states, ensemble, budget, notices.append),
+        on_call,
+    )
+    outcome = method_named(settings.method)(lambda count: context.draws.simulators("judge", count), ensemble, trial)
+    choice = outcome.choice
+    alive = choice.knowledge.alive.nonzero().flatten().tolist()
+    meta_policy = MetaPolicy(
+        ensemble.subset(alive), alive.index(choice.member), explored.estimator, path_cover(graph), budget.n_real
+    )
+    return Learned(budget, outcome, meta_policy, tuple(notices))
+
+
+def diagnose(context: Context, explored: Explored, learned: Learned) -> Diagnosed:
+    """Checks what data can say about Assumptions 1-5, on simulators drawn for this alone."""
+    count = context.settings.diagnose
+    if not count:
+        return Diagnosed(None)
+    context.progress.stage("diagnose (Assumptions 1-5)", None)
+    simulators, seed = context.draws.simulators("diagnose", count), context.seed.child("diagnose")
+    D_hat = _densities(context, explored, simulators, seed)
+    survivors = learned.meta_policy.ensemble
+    found = explored.exploration
+    return Diagnosed(
+        diagnose_assumptions(simulators, D_hat, found, survivors, explored.estimator, DiagnosticSettings(), seed)
+    )
+
+
+def certify(context: Context, explored: Explored, learned: Learned) -> Certified:
+    """Rehearses the deploy procedure on fresh simulators: promises, and scores that worlds are compared with."""
+    settings, meta_policy, grid = context.settings.certificate, learned.meta_policy, explored.estimator.grid
+    if not settings.simulators:
+        return Certified(meta_policy, None)
+    context.progress.stage("certify", None)
+    simulators, seed = context.draws.simulators("certify", settings.simulators), context.seed.child("certify")
+    rehearsal = rehearse(meta_policy, simulators, settings.n_rollouts, seed.child("rehearse"))
+    certificate = certify_policy(meta_policy, simulators, rehearsal, settings, seed)
+    population = Population.of(explored.exploration.D_hat, grid)
+    reference = Reference.of(population, rehearsal.D_hat, rehearsal.again, rehearsal.passages, grid)
+    context.progress.say(f"value >= {certificate.value_lower:.3f}, confidence {1 - settings.delta:.0%}")
+    return Certified(replace(meta_policy, reference=reference), certificate)
+
+
+def deploy_worlds(context: Context, certified: Certified) -> Deployed:
+    """Deploys in held-out worlds that show no reward (Algorithm 7)."""
+    count = context.settings.world.num_worlds
+    context.progress.stage("deploy (Algorithm 7)", count)
+    on_world = lambda w: context.progress.advance(w + 1)  # noqa: E731
+    return Deployed(*evaluation.deploy_in(certified.meta_policy, context.draws, count, on_world))
+
+
+def compare(context: Context, explored: Explored, trained: Trained) -> Compared:
+    """Lets every comparator learn what it can before it sees a world."""
+    settings = context.settings
+    data = TrainingData(explored.exploration.D_hat, trained.samples)
+    trainer = _trainer(context, trained.ensemble.problem, data)
+    known = Known(trained.ensemble.problem, data, context.draws, trainer.train, context.seed)
+    chosen = {name: COMPARATORS.named(name)(**given) for name, given in settings.comparators.items()}
+    return Compared({name: comparator.fit(known) for name, comparator in chosen.items()})
+
+
+def evaluate(context: Context, certified: Certified, deployed: Deployed, compared: Compared) -> Evaluated:
+    """After the fact: what the deployed policies, the optimum and the comparators are worth."""
+    world, draws, meta_policy = context.settings.world, context.draws, certified.meta_policy
+    context.progress.stage("evaluate", None)
+    worth = evaluation.value_deployed(meta_policy, deployed.D_real, draws, world.n_rollouts)
+    looking = evaluation.value_of_looking(
+        meta_policy, draws, world.population, world.num_worlds, world.readings, world.n_rollouts
+    )
+    worlds = Worlds(draws.theta("population", world.population), draws, "evaluate", context.seed.child("population"))
+    attempts = {name: learner.attempt(worlds) for name, learner in compared.learners.items()}
+    values = evaluation.value_attempts(attempts, worlds, world.n_rollouts)
+    return Evaluated(worth, looking, values, tuple(_remarks(context, meta_policy, worth, values)))
+
+
+def _remarks(context: Context, meta_policy: MetaPolicy, worth: evaluation.Worth, values: dict) -> list[str]:
+    """What the values say, in sentences."""
+    wrong = evaluation.check_graph(meta_policy, context.draws)
+    remarks = [wrong] if wrong else []
+    fixed = values.get("open_loop", 0.0)
+    if fixed >= worth.value or fixed >= WORTHLESS * values["optimal"]:
+        remarks.append("a fixed action list does as well: on this family densities are not needed")
+    return remarks
+
+
+def _trainer(context: Context, problem: Problem, data: TrainingData) -> Trainer:
+    """Trains networks as the class F is trained."""
+    settings = context.settings
+    return Trainer(
+        problem,
+        data,
+        settings.predictors.training,
+        context.seed,
+        context.progress,
+        settings.accelerator,
+        context.fits,
+        context.tensorboard,
+    )
+
+
+def _densities(context: Context, explored: Explored, simulators, seed: Seed) -> Tensor:
+    """D_hat of a stage's own simulators, from n_dist readings a state."""
+    n_dist = context.settings.budget.n_dist
+    return estimate_densities(simulators, explored.exploration.graph, explored.estimator, n_dist, seed.child("density"))
+
+
+def _elimination(settings: RunSettings, calibrated: Calibrated) -> Elimination:
+    """The rule, with what calibration measured where the rule uses it."""
+    found = calibrated.calibration
+    slack = found.slack if found and settings.rule == "calibrated" else None
+    return Elimination(settings.rule, settings.on_empty, slack, found.value_bias if found else 0.0)
+
+
+def _oracle_bias(
+    context: Context, num_states: int, ensemble: Ensemble, budget: Budget, notice: Callable[[str], None]
+) -> Callable[[Tensor], float] | None:
+    """b_bar from the judges' true theta, where the class is known: an oracle that only known families have.
+
+    b_bar = 2 phi_D + omega (theory.md 2.1), with phi_D the true error of f* on the judges' densities and omega
+    Hoeffding's bound on V_hat over all members, judges and states, with probability 1 - delta / 8.
+    """
+    if not ensemble.exact or context.settings.budget.b_bar is not None:
+        return None
+    theta = context.draws.theta("judge", budget.num_simulators)
+    values = 2 * ensemble.size * budget.num_simulators * num_states
+    n = min(budget.n_train, budget.n_test)
+    omega = context.family.spec.reward_width * math.sqrt(math.log(8 * values / budget.delta) / (2 * n))
+
+    def bias(D_hat: Tensor) -> float:
+        b_bar = 2 * ensemble.groups[0].bias_bound(D_hat, theta) + omega
+        notice(f"b_bar = {b_bar:.4g} is computed from the judges' true theta: only a known family can say it")
+        return b_bar
+
+    return bias

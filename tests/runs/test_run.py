@@ -1,0 +1,299 @@
+"""Whole runs at smoke size: what they write, that they repeat bit by bit, and what they say when things go wrong."""
+
+import json
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from rich.console import Console
+from support.smoke import small_settings
+
+from s2r_torch.deployment.policy_file import load_policy
+from s2r_torch.errors import FolderError, SettingError
+from s2r_torch.families import make_family
+from s2r_torch.families.exact import optimal, policy_values
+from s2r_torch.predictors.ensemble import Ensemble
+from s2r_torch.predictors.training import fit as training
+from s2r_torch.progress import Silent
+from s2r_torch.reports import run_figure
+from s2r_torch.reports.console import table
+from s2r_torch.reports.files import write_reports
+from s2r_torch.reports.summary import Summary, unfinished
+from s2r_torch.runs import stages
+from s2r_torch.runs.evaluation import member_regrets
+from s2r_torch.runs.folder import finished_stages
+from s2r_torch.runs.run import Results, Stages, execute
+
+MIXTURE = (
+    "+experiment=mixture",
+    "density.merge.n_merge=5000",
+    "budget.n_dist=4000",
+    "budget.n_real=400",
+    "budget.n_train=4000",
+    "budget.n_test=500",
+    "budget.num_simulators=4",
+)
+
+
+def grid_run(*overrides: str, folder=None, progress=None) -> Results:
+    return execute(small_settings("+experiment=grid", *overrides), make_family("grid"), folder, progress)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("run")
+
+
+@pytest.fixture(scope="module")
+def finished(folder) -> Results:
+    return grid_run(folder=folder)
+
+
+def without_seconds(results: Results) -> str:
+    found = Summary.of(results).to_json()
+    return json.dumps({k: v for k, v in found.items() if k not in ("seconds", "cpu_seconds")}, sort_keys=True)
+
+
+def test_same_seed_same_summary(finished):
+    assert without_seconds(grid_run()) == without_seconds(finished)
+    assert without_seconds(grid_run("seed=1")) != without_seconds(finished)
+
+
+def test_summary_has_what_users_read(finished):
+    found = Summary.of(finished)
+    assert found.problem.states_per_layer == (1, 2, 3, 2, 1)
+    assert found.ensemble.size == 4
+    worth = found.value.worth
+    assert 0 <= worth.low <= worth.value <= worth.high <= worth.optimal <= 1
+    assert list(found.value.policies) == ["optimal", "open_loop", "blind", "random"]
+    assert found.value.policies["open_loop"] == pytest.approx(0.5, abs=0.13)  # of 20 draws of theta
+    assert found.real.drawn == 3 * 100  # w n_real
+    assert found.real.one_path_per_state == 9 * 100
+    assert found.real.as_stated == 5 * 3 * 2 * 100  # n H S A
+    merging = found.merging
+    assert merging.largest_merged < merging.noise < merging.zeta_hat / 3
+    assert merging.largest_z < 6
+    bias, layers = found.elimination.density_bias, finished.explored.exploration.graph.layer.tolist()
+    assert len(bias) == len(found.elimination.slack) == 9
+    assert all(b == (1 if step == 4 else 2) * bias[layers.index(4)] for b, step in zip(bias, layers, strict=True))
+    assert Summary.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_every_episode_is_counted(finished):
+    """explore: a pilot per layer, deciders x n_merge per path, simulators x n_dist per state; judges explore again."""
+    judged = finished.learned.outcome.exploration
+    visits, counts = len(finished.explored.exploration.visits) + len(judged.visits), finished.episodes
+    assert counts["explore"] == 5 * 24 * 500 + visits * 4 * 1000 + (24 + 4) * 9 * 100
+    assert counts["train"] == 24 * 9 * 16
+    assert counts["calibrate"] == 4 * (9 * 50 * 2 + 9 * 100 + 2)  # the class and the blind one, densities, rollouts
+    assert counts["real"] == 2 * 300
+    assert counts["certify"] == 8 * (3 * 100 + 4 + 2 * 9 * 50)  # rehearsals, their episodes, two accurate densities
+    assert counts["evaluate"] == 20 * 3 * (5 + 10 + 20 + 50 + 100 + 200)  # the curve; this family's values are exact
+
+
+def test_run_folder_has_every_stage(finished, folder):
+    assert {path.stem for path in (folder / "stages").glob("*.safetensors")} == set(finished.finished)
+    loaded = load_policy(folder / "policy.safetensors")
+    x = torch.rand(2, 50, 2, dtype=torch.float64)
+    theirs, ours = (p.condition(finished.deployed.D_real).act(1, x) for p in (loaded, finished.meta_policy))
+    assert torch.equal(theirs, ours)
+
+
+def test_reports_are_written_for_people(finished, tmp_path):
+    found = write_reports(finished, tmp_path)
+    assert table(found).row_count >= 8
+    for name in ("run", "exploration", "learning", "value"):
+        assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+    assert Summary.from_json(json.loads((tmp_path / "summary.json").read_text())) == found
+    curves = (tmp_path / "metrics.csv").read_text().splitlines()
+    assert curves[0] == "series,step,value" and any(line.startswith("survivors,1,") for line in curves)
+
+
+@pytest.mark.parametrize("method, rule", [("sim2real", "erratum"), ("sweep", "sharp")])
+def test_mixture_keeps_f_star_and_deploys_it(method, rule):
+    settings = small_settings(*MIXTURE, f"method={method}", f"rule={rule}")
+    found = Summary.of(execute(settings, make_family("mixture", horizon=2)))
+    assert found.ensemble.f_star_survives and found.net == "known"
+    assert found.value.worth.optimal - found.value.worth.value <= 0.02
+    assert any("true theta" in notice for notice in found.notices)
+
+
+def test_printed_rule_eliminates_nothing_and_says_so():
+    found = Summary.of(execute(small_settings(*MIXTURE, "rule=paper"), make_family("mixture", horizon=2)))
+    assert found.ensemble.survivors == found.ensemble.size
+    assert any("eliminated nothing" in notice for notice in found.notices)
+
+
+class Impatient(Silent):
+    """Ctrl-C as soon as a stage of that name begins, or a curve reaches a step."""
+
+    def __init__(self, stage="", series="", step=None):
+        self.at_stage, self.series, self.step = stage, series, step
+
+    def stage(self, name, total):
+        if self.at_stage and name.startswith(self.at_stage):
+            raise KeyboardInterrupt
+
+    def record(self, series, step, value):
+        if self.series and series.startswith(self.series) and step == self.step:
+            raise KeyboardInterrupt
+
+
+STAGE_TITLES = ("train lookup", "calibrate", "sim2real", "certify", "deploy", "train blind", "evaluate")
+
+
+def test_interrupted_anywhere_a_run_goes_on(finished, folder, tmp_path):
+    """In every stage in turn, in one folder: nothing finished is done twice, and the end is the uninterrupted one's."""
+    done = []
+    for title in STAGE_TITLES:
+        with pytest.raises(KeyboardInterrupt):
+            grid_run(folder=tmp_path, progress=Impatient(title))
+        left = unfinished("grid", 0, "KeyboardInterrupt", finished_stages(tmp_path))
+        assert left["status"] == "unfinished" and left["finished_stages"][: len(done)] == done
+        assert len(left["finished_stages"]) > len(done)
+        done = left["finished_stages"]
+        times = {name: (tmp_path / "stages" / f"{name}.safetensors").stat().st_mtime_ns for name in done}
+    whole = grid_run(folder=tmp_path)
+    assert without_seconds(whole) == without_seconds(finished) and whole.rows == finished.rows
+    assert times == {n: (tmp_path / "stages" / f"{n}.safetensors").stat().st_mtime_ns for n in done}
+    names = ("policy.safetensors", "certificate.txt")
+    assert [(tmp_path / n).read_bytes() for n in names] == [(folder / n).read_bytes() for n in names]
+
+
+def test_a_finished_run_is_read_not_repeated(finished, folder):
+    class Listening(Silent):
+        notes = []
+
+        def advance(self, done, note=""):
+            self.notes.append(note)
+
+    again = grid_run(folder=folder, progress=Listening())
+    assert len(Listening.notes) == len(again.finished) and all("kept from before" in note for note in Listening.notes)
+    assert Summary.of(again) == Summary.of(finished)
+
+
+def test_a_folder_of_another_run_is_refused_by_name_and_left_as_it_is(finished, folder, monkeypatch):
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(FolderError, match=r"budget\.n_test \(50 there, 60 now\)"):
+        grid_run("budget.n_test=60", folder=folder)
+    with pytest.raises(FolderError, match="seed"):
+        grid_run("seed=1", folder=folder)
+    monkeypatch.setattr("s2r_torch.runs.origin.code_digest", lambda: "another")
+    with pytest.raises(FolderError, match="code"):
+        grid_run(folder=folder)
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_interrupted_training_goes_on_in_its_folder(finished, tmp_path, monkeypatch):
+    """In the middle of the second fit: the first one is not done again, and the summary is the uninterrupted run's."""
+    monkeypatch.setattr(training, "SAVE_SECONDS", -1.0)
+    with pytest.raises(KeyboardInterrupt):
+        grid_run(folder=tmp_path, progress=Impatient(series="held_out_risk/lookup/", step=50))
+    assert {path.name for path in (tmp_path / "training").iterdir()} == {"lookup.safetensors"}
+    with pytest.raises(KeyboardInterrupt):
+        grid_run(folder=tmp_path, progress=Impatient(series="held_out_risk/blind/", step=50))
+    assert {path.name for path in (tmp_path / "training").iterdir()} == {"blind.safetensors"}
+    whole = grid_run(folder=tmp_path)
+    assert without_seconds(whole) == without_seconds(finished) and not (tmp_path / "training").exists()
+
+
+def test_a_class_without_a_certificate_is_marked_everywhere(finished, monkeypatch):
+    """In the table, the summary, the notes and the figures' titles; a certified one nowhere."""
+    for certified in (True, False):
+        monkeypatch.setattr(Ensemble, "certified", certified)
+        found, console, axes = Summary.of(finished), Console(width=200, file=StringIO()), Figure().subplots()
+        console.print(table(found))
+        run_figure.draw_values(axes, found)
+        assert found.ensemble.certified is certified
+        assert console.file.getvalue().count("NOT certified") == (0 if certified else 2)
+        assert ("NOT certified" in axes.get_title("left")) is not certified
+
+
+def test_variants_of_one_network_are_told_apart():
+    told = set()
+
+    class Listening(Silent):
+        def record(self, series, step, value):
+            told.add(series)
+
+    settings = small_settings("+experiment=grid", "net.lookup.lipschitz_bound=[5,auto]")
+    run = Stages(settings, make_family("grid"), None, Listening())
+    trained = run.do(stages.train, run.do(stages.explore))
+    assert {"bellman_risk/lookup", "bellman_risk/lookup-1", "held_out_risk/lookup-1/1"} <= told
+    assert trained.ensemble.size == 8
+    (found,) = trained.estimates  # of the variant that asked for it
+    wanted = found.factor * (found.estimate.significant or found.estimate.largest)
+    groups = trained.ensemble.groups
+    assert groups[1].declared_bound == pytest.approx(wanted) and groups[0].declared_bound == 5
+
+
+def test_assumptions_are_reported():
+    found = Summary.of(grid_run("diagnose=2"))
+    assert [finding.assumption for finding in found.assumptions] == ["A1", "A2", "A3", "A4", "A5"]
+    assert found.assumptions[4].verdict == "plausible"
+    assert found.episodes["diagnose"] > 0
+    assert table(found).row_count > table(replace(found, assumptions=())).row_count
+
+
+def test_tensorboard_on_request(tmp_path):
+    pytest.importorskip("tensorboard")
+    grid_run("trainer.tensorboard=true", folder=tmp_path)
+    assert list(tmp_path.glob("tensorboard/lookup/events*"))
+
+
+def test_tensorboard_missing_is_a_clear_error(tmp_path, monkeypatch):
+    def missing(*args, **settings):
+        raise ModuleNotFoundError("tensorboard")
+
+    monkeypatch.setattr("s2r_torch.predictors.training.fit.TensorBoardLogger", missing)
+    with pytest.raises(SettingError, match=r"\[tensorboard\]"):
+        grid_run("trainer.tensorboard=true", folder=tmp_path)
+
+
+def test_known_class_needs_a_family_that_ships_one():
+    """Refused before anything is drawn."""
+    with pytest.raises(SettingError, match="ready-made class"):
+        execute(small_settings("+experiment=grid", "predictors=known"), make_family("grid"))
+
+
+def test_stages_never_share_a_draw_of_theta(finished):
+    draws = finished.draws
+    thetas = [draws.theta(name, 4) for name in ("train", "calibrate", "judge", "worlds", "population")]
+    for i, one in enumerate(thetas):
+        for other in thetas[i + 1 :]:
+            assert not bool((one == other).any())
+
+
+def test_regrets_of_members_are_what_deployment_loses(finished):
+    truth, worth = finished.family.truth(finished.draws.theta("worlds", 2)), finished.evaluated.worth
+    regret = member_regrets(finished.meta_policy.ensemble, finished.deployed.D_real, truth)
+    assert len(regret) == finished.meta_policy.ensemble.size
+    lost = 1 - worth.value / worth.optimal
+    assert float(regret[finished.meta_policy.chosen]) == pytest.approx(lost, abs=1e-9)
+
+
+def test_family_without_ground_truth_is_valued_by_episodes():
+    """Values by rollouts agree with the exact ones of the same worlds; the optimum is a named bound."""
+
+    class Unknown:
+        def __init__(self):
+            self.inner = make_family("grid")
+            self.name, self.spec = self.inner.name, self.inner.spec
+            self.prior, self.simulators = self.inner.prior, self.inner.simulators
+            self.world, self.parameters = self.inner.world, self.inner.parameters
+
+        def truth(self, theta):
+            return None
+
+    settings = small_settings("+experiment=grid", "world.num_worlds=8", "world.n_rollouts=4000")
+    run = execute(settings, Unknown())
+    worth, policies = run.evaluated.worth, run.evaluated.values
+    assert worth.optimal_kind.startswith("bound") and worth.optimal == 1.0
+    truth = run.family.inner.truth(run.draws.theta("worlds", 8))
+    exact = float(policy_values(truth, run.meta_policy.condition(run.deployed.D_real).act)[:, 0].mean())
+    assert worth.value == pytest.approx(exact, abs=4.5 * 0.5 / (8 * 4000) ** 0.5)
+    assert exact <= float(optimal(truth)[0][:, 0].mean())
+    assert policies["random"] == pytest.approx(0.475, abs=0.06)
