@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -122,10 +122,10 @@ class PredictorGroup(Protocol):
 
     size: int  # number of members
 
-    def condition(self, D: Tensor) -> object:
+    def condition(self, D: Tensor) -> Any:
         """Everything that depends on D [B, xi, G] alone, computed once and cached by the caller."""
 
-    def q(self, conditioned: object, step: int, x: Tensor) -> Tensor:
+    def q(self, conditioned: Any, step: int, x: Tensor) -> Tensor:
         """f(D, x, a) in [0, 1] for every member, simulator, sample and action: x [B, n, d] -> [size, B, n, A]."""
 
     def subset(self, members: Sequence[int]) -> PredictorGroup:

@@ -28,14 +28,14 @@ class Registry(Mapping[str, Any]):
         self._ours = dict(ours)
         self._known: dict[str, Any] = {}
 
-    def register(self, name: str) -> Callable[[type], type]:
+    def register(self, name: str) -> Callable[[Any], Any]:
         """A decorator that makes a class known by name, to configurations and to policy files; it sets `cls.name`.
 
         Raises:
             SettingError: something else has that name.
         """
 
-        def add(cls: type) -> type:
+        def add(cls: Any) -> Any:
             place = f"{cls.__module__}:{cls.__qualname__}"
             taken = self._ours.get(name, place)
             if name in self._known:

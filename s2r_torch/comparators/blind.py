@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from s2r_torch.base import PredictorGroup
 from s2r_torch.comparators.contract import Attempt, Known, Worlds, register_comparator
 from s2r_torch.errors import SettingError
 from s2r_torch.learning.calibration import bellman_table
@@ -58,7 +59,8 @@ class Blind:
     def fit(self, known: Known) -> BlindPolicy:
         """Cost: xi n episodes on every one of its simulators."""
         problem = known.problem
-        ensemble = Ensemble(problem, (known.train("blind", {}, self.members),))
+        trained: tuple[PredictorGroup, ...] = (known.train("blind", {}, self.members),)
+        ensemble = Ensemble(problem, trained)
         simulators = known.draws.simulators("calibrate", self.simulators)
         unseen = torch.zeros(len(simulators), problem.graph.num_states, problem.grid.num_points)
         risks, _ = bellman_table(simulators, unseen, ensemble, self.n, known.seed.child("calibrate", "blind"))

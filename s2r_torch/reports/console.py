@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from s2r_torch.deployment.certificate import Certificate
@@ -48,7 +48,8 @@ class LiveReporter:
             TextColumn("{task.fields[note]}"),
         )
         self.progress = Progress(*columns, console=console)
-        self.task, self.started = None, 0.0
+        self.task: TaskID | None = None
+        self.started = 0.0
 
     def __enter__(self) -> LiveReporter:
         if self.console.is_terminal:

@@ -33,7 +33,8 @@ def exploration_figure(exploration: Exploration, grid: DensityGrid, obs_names: t
     shown = unlike_simulators(exploration.D_hat)
     width = min(max(8.5, 2.1 * graph.horizon), 18.0)
     figure = new_figure(width, 2.3 + tall + 1.9 * len(shown) + 1.9)
-    parts = figure.subfigures(2 + len(shown), 1, height_ratios=(tall + 0.7, *(1.9 for _ in shown), 1.9))
+    heights = (tall + 0.7, *(1.9 for _ in shown), 1.9)
+    parts = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     draw_graph(parts[0].subplots(), exploration)
     top = float(exploration.D_hat[shown].max())
     for part, b in zip(parts[1:-1], shown, strict=True):
@@ -133,8 +134,8 @@ def draw_densities(
     axes.pcolormesh(xs, ys, flat.amax(0).T.numpy(), cmap="Blues", vmin=0, vmax=top, shading="nearest")
     for i, state in enumerate(states):
         row, column = divmod(int(flat[i].argmax()), len(ys))
-        text = {"fontsize": 8, "weight": "bold", "color": NEW, "ha": "center", "va": "center"}
-        axes.text(xs[row], ys[column], str(state), path_effects=HALO, **text)
+        label = axes.text(xs[row], ys[column], str(state), fontsize=8, weight="bold", color=NEW, path_effects=HALO)
+        label.set(ha="center", va="center")
     axes.set_aspect("equal")
     axes.set_ylabel(names[1], fontsize=8)
 

@@ -9,21 +9,25 @@ from matplotlib.figure import Figure
 from s2r_torch.reports.console import write_metrics
 from s2r_torch.reports.exploration_figure import exploration_figure
 from s2r_torch.reports.learning_figure import learning_figure, surfaces
+from s2r_torch.reports.page import run_page
 from s2r_torch.reports.run_figure import run_figure
 from s2r_torch.reports.style import save_figure
 from s2r_torch.reports.summary import Summary
 from s2r_torch.reports.value_figure import value_figure
-from s2r_torch.runs.folder import write_json
+from s2r_torch.runs.folder import write_json, write_text
+from s2r_torch.runs.origin import origin_of
 from s2r_torch.runs.run import Results
 
 
 def write_reports(results: Results, folder: Path) -> Summary:
-    """summary.json, metrics.csv and every picture of a finished run."""
+    """summary.json, metrics.csv, every picture, and report.html with all of it."""
     summary = Summary.of(results)
     write_json(folder / "summary.json", summary.to_json())
     write_metrics(folder / "metrics.csv", results.rows)
-    for name, figure in figures(results, summary).items():
+    pictures = figures(results, summary)
+    for name, figure in pictures.items():
         save_figure(figure, folder / f"{name}.png")
+    write_text(folder / "report.html", run_page(summary, pictures, origin_of(results.settings, results.family)))
     return summary
 
 

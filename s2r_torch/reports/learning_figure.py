@@ -68,7 +68,7 @@ def learning_figure(summary: Summary, rows: list[Row], shown: Surfaces) -> Figur
     """
     horizon = shown.problem.graph.horizon
     figure = new_figure(min(max(10.0, 2.3 * horizon), 20.0), 9.4)
-    top, *below = figure.subfigures(3, 1, height_ratios=(1.15, 1, 1))
+    top, *below = figure.subfigures(3, 1, squeeze=False, height_ratios=(1.15, 1, 1))[:, 0]
     curves, survivors = top.subplots(1, 2, width_ratios=(2, 1))
     draw_curves(curves, rows, horizon)
     draw_survivors(survivors, summary)
@@ -106,12 +106,12 @@ def draw_curves(axes: Axes, rows: list[Row], horizon: int) -> None:
     for i, (label, lines) in enumerate(members.items()):
         colour = f"C{i % 10}"
         total = max(step for points in lines.values() for step, _ in points)
-        for member, points in lines.items():
+        for number, points in lines.items():
             for layer in range(horizon):
                 low, high = total * layer / horizon, total * (layer + 1) / horizon
                 part = [(step / total * horizon, value) for step, value in points if low < step <= high]
                 if part:
-                    named = label if (member, layer) == (0, 0) else None
+                    named = label if (number, layer) == (0, 0) else None
                     axes.plot(*zip(*part, strict=True), lw=0.9, alpha=0.6, color=colour, label=named)
     for layer in range(1, horizon):
         axes.axvline(layer, color="#cccccc", lw=0.8, zorder=0)

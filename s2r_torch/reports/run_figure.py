@@ -31,7 +31,8 @@ def draw_values(axes: Axes, summary: Summary) -> None:
     others = sorted((name for name in policies if name != OPTIMAL), key=policies.__getitem__)
     numbers = {name: policies[name] for name in others} | {OURS: worth.value, OPTIMAL: policies[OPTIMAL]}
     names = list(numbers)
-    axes.barh(range(len(names)), numbers.values(), color=[COLOURS.get(name, OTHER) for name in names], height=0.62)
+    colours = [COLOURS.get(name, OTHER) for name in names]
+    axes.barh(range(len(names)), list(numbers.values()), color=colours, height=0.62)
     low, high = worth.value - worth.low, worth.high - worth.value
     axes.errorbar(worth.value, names.index(OURS), xerr=[[low], [high]], color="black", capsize=3, lw=1)
     most = max(numbers.values())

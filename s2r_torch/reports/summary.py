@@ -119,6 +119,7 @@ class Summary:
     certificate: Certificate | None
     assumptions: tuple[Finding, ...]
     notices: tuple[str, ...]
+    warnings: tuple[str, ...]  # of libraries
     seconds: dict[str, float]  # by stage
     cpu_seconds: float
     versions: dict[str, str]
@@ -170,6 +171,7 @@ class Summary:
             certificate=results.certified.certificate,
             assumptions=diagnosis.findings if diagnosis else (),
             notices=(*verdicts(results), *results.learned.notices, *results.evaluated.notices),
+            warnings=tuple(results.warnings),
             seconds={name: round(stage.seconds, 2) for name, stage in results.finished.items()},
             cpu_seconds=round(results.cpu_seconds, 2),
             versions=versions(),

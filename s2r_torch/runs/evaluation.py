@@ -47,7 +47,8 @@ def deploy_in(
     Returns:
         D_real [count, xi, G], episodes per world, and how often each verdict on a world was given.
     """
-    densities, episodes, verdicts = [], 0, Counter()
+    densities, episodes = [], 0
+    verdicts: Counter[str] = Counter()
     for w, theta in enumerate(draws.theta("worlds", count)):
         world = draws.family.world(theta, draws.seed.child("world", w).generator())
         deployed = deploy(meta_policy, world, draws.ledger, refuse=False)
@@ -141,22 +142,27 @@ def value_attempts(attempts: dict[str, Attempt], worlds: Worlds, n_rollouts: int
     `optimal` is among them: the best possible policy's, or 1 where nobody knows it.
     """
     draws, theta = worlds.draws, worlds.theta
-    if draws.family.truth(theta[:1]) is None:
-        simulators = Guard(draws.family.simulators(theta, range(len(theta))), draws.ledger, worlds.purpose)
-        few = max(1, n_rollouts // 10)
-        drawn = {
-            name: float(rollout(simulators, attempt.act, few, worlds.seed.child(name)).returns.mean())
-            for name, attempt in attempts.items()
-        }
-        return {"optimal": 1.0, **drawn}
     totals = dict.fromkeys(("optimal", *attempts), 0.0)
     for part in theta.split(BATCH):
         truth = draws.family.truth(part)
+        if truth is None:
+            return _drawn_values(attempts, worlds, max(1, n_rollouts // 10))
         totals["optimal"] += float(exact.optimal(truth)[0][:, 0].sum())
         for name, attempt in attempts.items():
             values = attempt.exact(truth) if attempt.exact else exact.policy_values(truth, attempt.act)[:, 0]
             totals[name] += float(values.sum())
     return {name: total / len(theta) for name, total in totals.items()}
+
+
+def _drawn_values(attempts: dict[str, Attempt], worlds: Worlds, n_rollouts: int) -> dict[str, float]:
+    """Values by episodes; the optimum is its bound."""
+    draws, theta = worlds.draws, worlds.theta
+    simulators = Guard(draws.family.simulators(theta, range(len(theta))), draws.ledger, worlds.purpose)
+    drawn = {
+        name: float(rollout(simulators, attempt.act, n_rollouts, worlds.seed.child(name)).returns.mean())
+        for name, attempt in attempts.items()
+    }
+    return {"optimal": 1.0, **drawn}
 
 
 def check_graph(meta_policy: MetaPolicy, draws: Draws) -> str | None:

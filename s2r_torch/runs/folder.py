@@ -33,6 +33,7 @@ class Finished:
     seconds: float  # of wall time
     cpu_seconds: float
     rows: tuple[Row, ...]  # its curves
+    warnings: tuple[str, ...] = ()  # that libraries gave meanwhile
 
 
 class RunFolder:
@@ -74,6 +75,7 @@ class RunFolder:
                 header["seconds"],
                 header["cpu_seconds"],
                 tuple((series, step, value) for series, step, value in header["rows"]),
+                tuple(header["warnings"]),
             )
         except (KeyError, CheckpointError) as error:
             raise CheckpointError(
@@ -92,6 +94,7 @@ class RunFolder:
             "seconds": finished.seconds,
             "cpu_seconds": finished.cpu_seconds,
             "rows": finished.rows,
+            "warnings": finished.warnings,
         }
         tensors.write(self._place(stage), found, header)
         shutil.rmtree(self.fits, ignore_errors=True)

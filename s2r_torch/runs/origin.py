@@ -27,8 +27,8 @@ LIBRARIES = ("torch", "numpy", "scipy", "lightning")
 def origin_of(settings: RunSettings, family: Family) -> dict[str, Any]:
     """Dotted names -> JSON values: `budget.n_dist`, `family.parameters`, `code`, `torch`, `threads`, ..."""
     chosen = [NETS[name] for name in settings.nets] + [COMPARATORS[name] for name in settings.comparators]
-    sources = {_source(cls) for cls in [type(family), *chosen]} - {None}
-    theirs = {f"code.{path.stem}": _digest([path]) for path in sources if PACKAGE not in path.parents}
+    sources = {path for cls in [type(family), *chosen] for path in _source(cls) if PACKAGE not in path.parents}
+    theirs = {f"code.{path.stem}": _digest([path]) for path in sources}
     found = {
         **_flat(asdict(settings)),
         "family": family.name,
@@ -68,11 +68,13 @@ def _digest(paths: list[Path]) -> str:
     return found.hexdigest()
 
 
-def _source(cls: type) -> Path | None:
+def _source(cls: type) -> list[Path]:
+    """The file that a class is written in; none for one made in an interactive session."""
     try:
-        return Path(inspect.getsourcefile(cls) or "")
-    except TypeError:  # made in an interactive session
-        return None
+        file = inspect.getsourcefile(cls)
+    except TypeError:
+        return []
+    return [Path(file)] if file else []
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

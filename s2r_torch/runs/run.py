@@ -7,8 +7,10 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,11 @@ class Results:
         return [row for stage in self.finished.values() for row in stage.rows]
 
     @property
+    def warnings(self) -> list[str]:
+        """What libraries warned of, in all stages; once each."""
+        return list(dict.fromkeys(text for stage in self.finished.values() for text in stage.warnings))
+
+    @property
     def cpu_seconds(self) -> float:
         """CPU time of all stages."""
         return sum(stage.cpu_seconds for stage in self.finished.values())
@@ -94,7 +101,7 @@ def execute(
     Raises:
         FolderError: the folder is of another configuration or version.
     """
-    stages.require_known_class(settings, family)
+    stages.known_class(settings, family)  # refuses what cannot be, before anything is drawn
     run = Stages(settings, family, folder, progress or Silent())
     explored = run.do(stages.explore)
     trained = run.do(stages.train, explored)
@@ -119,6 +126,22 @@ def execute(
         evaluated,
         run.finished,
     )
+
+
+@contextmanager
+def noted_warnings() -> Iterator[list[str]]:
+    """The warnings that come up inside, which are shown as ever."""
+    shown, told = warnings.showwarning, []
+
+    def show(message, category, *rest, **more) -> None:
+        told.append(f"{category.__name__}: {message}")
+        shown(message, category, *rest, **more)
+
+    warnings.showwarning = show
+    try:
+        yield told
+    finally:
+        warnings.showwarning = shown
 
 
 class Stages:
@@ -156,9 +179,10 @@ class Stages:
         board = self._folder.path if self._folder and self._settings.tensorboard else None
         context = stages.Context(self._settings, self._family, shown, ledger, fits, board)
         wall, cpu = time.perf_counter(), time.process_time()
-        result = stage(context, *earlier)
+        with noted_warnings() as warned:
+            result = stage(context, *earlier)
         took = time.perf_counter() - wall, time.process_time() - cpu
-        return Finished(result, dict(ledger.counts), *took, tuple(shown.rows))
+        return Finished(result, dict(ledger.counts), *took, tuple(shown.rows), tuple(warned))
 
     def _show_again(self, name: str, finished: Finished) -> None:
         self._progress.stage(name.replace("_", " "), 1)

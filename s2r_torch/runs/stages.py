@@ -19,6 +19,7 @@ from s2r_torch.assurance.certify import certify as certify_policy
 from s2r_torch.assurance.diagnostics import DiagnosticSettings
 from s2r_torch.assurance.diagnostics import diagnose as diagnose_assumptions
 from s2r_torch.assurance.rehearsal import rehearse
+from s2r_torch.base import PredictorGroup
 from s2r_torch.comparators.contract import COMPARATORS, Known, Worlds
 from s2r_torch.coverage import path_cover
 from s2r_torch.deployment.likeness import Population, Reference
@@ -89,14 +90,22 @@ class Context:
         return Draws(self.family, self.seed, self.ledger)
 
 
-def require_known_class(settings: RunSettings, family: Family) -> None:
-    """Raises SettingError where the family's own class is asked for and there is none; before anything is drawn."""
-    if settings.predictors.kind == "known" and not hasattr(family, "known_class"):
+def known_class(settings: RunSettings, family: Family) -> Callable[..., PredictorGroup] | None:
+    """What builds the family's own class, where that is asked for.
+
+    Raises:
+        SettingError: it is asked for, and there is none; to be known before anything is drawn.
+    """
+    if settings.predictors.kind != "known":
+        return None
+    build = getattr(family, "known_class", None)
+    if build is None:
         raise SettingError(
             expected="a family with a ready-made class, such as mixture",
             got=family.name,
             cause="predictors=known with a family whose f* is not known",
         )
+    return build
 
 
 def explore(context: Context) -> Explored:
@@ -130,14 +139,16 @@ def train(context: Context, explored: Explored) -> Trained:
         try_actions(simulators, path, predictors.n_samples, seed.child("state", s))
         for s, path in enumerate(graph.paths)
     )
-    if predictors.kind == "known":
-        group = context.family.known_class(problem.grid, **predictors.known)
-        return Trained(Ensemble(problem, (group,), exact=True), samples)
+    build = known_class(context.settings, context.family)
+    if build:
+        exact_class = build(problem.grid, **predictors.known)
+        return Trained(Ensemble(problem, (exact_class,), exact=True), samples)
     trainer = _trainer(context, problem, TrainingData(explored.exploration.D_hat, samples))
     wanted = [(name, pair) for name, given in context.settings.nets.items() for pair in enumerate(variants(given))]
     nets = [trainer.train(name, settings, number=number) for name, (number, settings) in wanted]
     estimates = (NetEstimate(net.name, net.bound_factor, net.estimate) for net in nets if net.estimate)
-    return Trained(Ensemble(problem, tuple(nets)), samples, tuple(estimates))
+    groups: tuple[PredictorGroup, ...] = tuple(nets)
+    return Trained(Ensemble(problem, groups), samples, tuple(estimates))
 
 
 def calibrate(context: Context, explored: Explored, trained: Trained) -> Calibrated:
@@ -158,7 +169,8 @@ def learn(context: Context, explored: Explored, trained: Trained, calibrated: Ca
         graph.horizon, graph.num_actions, ensemble.size, graph.num_states, explored.merge.n_merge
     )
     context.progress.stage(f"{settings.method} (Algorithm 1), rule {settings.rule}", graph.num_states)
-    calls, notices = 0, []
+    calls = 0
+    notices: list[str] = []
 
     def on_call(name: str, state: int, survivors: int) -> None:
         nonlocal calls
@@ -292,7 +304,8 @@ def _oracle_bias(
     b_bar = 2 phi_D + omega (theory.md 2.1), with phi_D the true error of f* on the judges' densities and omega
     Hoeffding's bound on V_hat over all members, judges and states, with probability 1 - delta / 8.
     """
-    if not ensemble.exact or context.settings.budget.b_bar is not None:
+    bound = getattr(ensemble.groups[0], "bias_bound", None)
+    if not ensemble.exact or bound is None or context.settings.budget.b_bar is not None:
         return None
     theta = context.draws.theta("judge", budget.num_simulators)
     values = 2 * ensemble.size * budget.num_simulators * num_states
@@ -300,7 +313,7 @@ def _oracle_bias(
     omega = context.family.spec.reward_width * math.sqrt(math.log(8 * values / budget.delta) / (2 * n))
 
     def bias(D_hat: Tensor) -> float:
-        b_bar = 2 * ensemble.groups[0].bias_bound(D_hat, theta) + omega
+        b_bar = 2 * bound(D_hat, theta) + omega
         notice(f"b_bar = {b_bar:.4g} is computed from the judges' true theta: only a known family can say it")
         return b_bar
 

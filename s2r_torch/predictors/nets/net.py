@@ -79,7 +79,8 @@ class Net(nn.Module):
         **options,
     ):
         super().__init__()
-        self.awaits_bound, self.estimate = lipschitz_bound == AUTO, None
+        self.awaits_bound = lipschitz_bound == AUTO
+        self.estimate: LipschitzEstimate | None = None
         number = isinstance(lipschitz_bound, int | float)
         self.declared_bound = float(lipschitz_bound) if number else 1.0 if self.awaits_bound else -1.0
         depth = self.default_depth if depth is None else depth
