@@ -25,8 +25,6 @@ LAYERS = (
 SIBLINGS = ({"learning", "deployment"},)  # simulators | reality: neither ever imports the other
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
-FIGURES = "style files page run_figure exploration_figure value_figure learning_figure comparison".split()
-
 # Only these may import these; hydra belongs to scripts alone.
 HOMES = {
     "hydra": set(),
@@ -34,7 +32,7 @@ HOMES = {
     "lightning": {"predictors/training/fit.py"},
     "gymnasium": {"families/gym/family.py"},
     "safetensors": {"files/tensors.py"},
-    "matplotlib": {f"reports/{name}.py" for name in FIGURES},
+    "matplotlib": {f"reports/{path.name}" for path in (PACKAGE / "reports").glob("*.py")},
     "pyarrow": {"deployment/recording/tables.py"},
     "onnx": set(),  # torch.onnx needs it, and says so
 }
