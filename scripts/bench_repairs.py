@@ -6,6 +6,7 @@ import argparse
 import math
 import sys
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -28,6 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> None:
     console = Console(width=None if sys.stdout.isatty() else 150)
     console.print(counterexample(options.trials, Seed.root(options.seed)))
+    console.print(one_action(options.trials, Seed.root(options.seed)))
     console.print(vacuous_thresholds())
     console.print(real_episodes())
 
@@ -54,6 +56,33 @@ def counterexample(trials: int, seed: Seed, phi: float = 0.002, num_actions: int
             kept[rule] = [k + int(v) for k, v in zip(kept[rule], keep, strict=True)]
     for rule in RULES:
         table.add_row(rule, *(f"{k} of {trials}" for k in kept[rule]))
+    return table
+
+
+def one_action(trials: int, seed: Seed, delta: float = 0.1) -> Table:
+    """Claims 3 and 4 at the paper's own phi (epsilon = 1): f* = 1/2, f raised by g at one of A actions (theory.md F2).
+
+    Claim 4 has the same risks with f* = 1/2 - g at that action, which f prefers and so loses g.
+    """
+    title = "F = {f*, f* + g at one action}, the last layer, phi = epsilon / (500 H^2 sqrt(A)), epsilon = 1"
+    table = Table("H, A", "phi", "n_train", "g", "claimed", *(f"{r} keeps it" for r in RULES), title=title)
+    for H, A in ((1, 2), (1, 10), (2, 2), (3, 4)):
+        phi = 1 / (500 * H**2 * math.sqrt(A))
+        n, gap = math.ceil(2 * math.log(4 * 2 / delta) / phi**2), math.sqrt(0.95 * 8 * A * phi)
+        settings = RuleSettings(phi, b_bar=1.5 * phi, num_members=2, delta=delta, residual_width=1.0)
+        kept = dict.fromkeys(RULES, 0)
+        for trial in range(trials):
+            draws = np.random.default_rng(seed.child("one action", H, A, trial).generator().initial_seed())
+            tried = int(draws.binomial(n, 1 / A))  # that action; luck: unpaid less paid
+            luck = 2 * int(draws.binomial(tried, 0.5)) - tried
+            excess = (tried * gap**2 + gap * luck) / n
+            risks = torch.tensor([[0.25], [0.25 + excess]], dtype=torch.float64)
+            apart = gap * math.sqrt(tried / n)
+            distance = torch.tensor([[0.0, apart], [apart, 0.0]], dtype=torch.float64)[..., None]
+            for rule in RULES:
+                kept[rule] += int(rule_named(rule)(Evidence(risks, n, lambda d=distance: d), settings).keep[1])
+        numbers = (f"{phi:.2e}", f"{n:,}", f"{gap:.4f}", f"{25 * math.sqrt(A) * phi:.4f}")
+        table.add_row(f"{H}, {A}", *numbers, *(f"{kept[rule]} of {trials}" for rule in RULES))
     return table
 
 

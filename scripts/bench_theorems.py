@@ -1,0 +1,255 @@
+"""Theorems E, L and R at their own phi, B and sample sizes, on a mixture with H = S = A = 2 (theory.md 2.8, 3.2, 3.3).
+
+Members of the mixture's class see an observation through its cell alone, so n observations of a state are one
+multinomial draw of (cell, action, paid or not), however large n is: 10^10 observations cost what 10 do. Densities are
+not drawn: every simulator's, and every world's, errs by all that the theorem allows, with a random sign. The class has
+16 sign flips with 3 gains of theta_hat each, and 16 rivals next to f*.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.families import make_family
+from s2r_torch.families.mixture.family import Mixture
+from s2r_torch.families.mixture.predictors import MixturePredictors
+from s2r_torch.learning.rules import Evidence, RuleSettings, rule_named
+from s2r_torch.planner.budget import Budget
+from s2r_torch.planner.schedules import Plan, Setting, loops, paper, sweep
+from s2r_torch.rng import Seed
+
+RIVALS = torch.logspace(-5, -1, 16, dtype=torch.float64)  # 1 - gain
+WORLDS = 20_000
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trials", type=int, default=10)
+    parser.add_argument("--simulators", type=int, default=200, help="B of Theorem E, which holds for any")
+    parser.add_argument("--epsilon", type=float, default=0.2)
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def main(options: argparse.Namespace) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    mixture = make_family("mixture", horizon=2)
+    members = the_class(mixture)
+    setting = Setting(2, 2, 2, members.size, options.epsilon, 0.1, 2.0, 1, 0.5, 1.0, 0.28, cover_width=2)
+    seed = Seed.root(options.seed)
+    console.print(erratum_claims(mixture, members, setting, options.simulators, options.trials, seed.child("E")))
+    console.print(guarantees(mixture, members, setting, options.trials, seed.child("LR")))
+
+
+def the_class(mixture: Mixture) -> MixturePredictors:
+    """16 flips times gains 1, 1/2, 0, then rivals of f* whose gain is just below 1; member 0 is f*."""
+    grid = DensityGrid.uniform(mixture.spec.low, mixture.spec.high, 301)
+    flipped = MixturePredictors.build(mixture, grid, flips=16)
+    straight = flipped.flips[:1].expand(len(RIVALS), -1, -1)
+    flips, gains = torch.cat([flipped.flips, straight]), torch.cat([flipped.gains, 1 - RIVALS])
+    return MixturePredictors(mixture, grid, flips, gains)
+
+
+@dataclass(frozen=True, eq=False)
+class Environments:
+    """B environments whose densities err, and what members predict in them; all by cell."""
+
+    mixture: Mixture
+    members: MixturePredictors
+    theta: Tensor  # [B]
+    theta_hat: Tensor  # [B] what their densities say
+    draws: np.random.Generator
+
+    @staticmethod
+    def draw(mixture: Mixture, members: MixturePredictors, B: int, error: float, seed: Seed) -> Environments:
+        """theta ~ mu; `error` is that of f*, in units of reward, its sign random."""
+        generator = seed.generator()
+        theta = mixture.prior(B, generator)[:, 0]
+        sign = 1.0 - 2.0 * torch.randint(2, (B,), generator=generator)
+        wrong = (theta + sign * error / (mixture.unit / 2)).clamp(-1, 1)
+        return Environments(mixture, members, theta, wrong, np.random.default_rng(generator.initial_seed()))
+
+    @property
+    def cells(self) -> Tensor:
+        """W [B, xi, J]."""
+        return self.mixture.cell_probabilities(self.theta[:, None])
+
+    @property
+    def rewards(self) -> Tensor:
+        """Mean reward [B, xi, J, A]."""
+        q, m = self.mixture.truth(self.theta[:, None]).reward, self.mixture.quadrature
+        return q[:, :, ::m]
+
+    def q(self, state: int, exact: bool = False) -> Tensor:
+        """f(D_hat, x, a) [F, B, J, A], or f(D, x, a)."""
+        centres = (torch.arange(self.mixture.num_cells, dtype=torch.float64) + 0.5)[:, None]
+        conditioned = self.members.gains[:, None] * (self.theta if exact else self.theta_hat)
+        x = centres.expand(len(self.theta), -1, 1)
+        return self.members.q(conditioned, int(self.mixture.graph.layer[state]), x)
+
+    def observed(self, state: int, n: int) -> Tensor:
+        """Shares [B, J] of n observations in each cell."""
+        return torch.from_numpy(self.draws.multinomial(n, self.cells[:, state].numpy()) / n)
+
+    def tried(self, state: int, n: int) -> Tensor:
+        """Shares [B, J, A, 2] of n uniform actions by cell, action and whether they were paid."""
+        A, paid = self.mixture.num_actions, self.rewards[:, state] / self.mixture.payment
+        p = self.cells[:, state, :, None, None] / A * torch.stack([1 - paid, paid], -1)
+        return torch.from_numpy(self.draws.multinomial(n, p.flatten(1).numpy()).reshape(p.shape) / n)
+
+    def losses(self, member: int) -> Tensor:
+        """V* - V(pi^f) [B] of one member on the wrong densities, exactly."""
+        graph, one = self.mixture.graph, replace(self, members=self.members.subset([member]))
+        V = torch.zeros(2, len(self.theta), graph.num_states, dtype=torch.float64)  # optimal, and the policy's
+        for state in reversed(range(graph.num_states)):
+            following = graph.next_state[state]
+            after = V[:, :, following.clamp(min=0)] * (following >= 0)
+            Q = self.rewards[:, state] + after[:, :, None]  # [2, B, J, A]
+            greedy = one.q(state)[0].argmax(-1, keepdim=True)
+            chosen = torch.stack([Q[0].amax(-1), Q[1].gather(-1, greedy)[..., 0]])
+            V[:, :, state] = (self.cells[:, state] * chosen).sum(-1)
+        return V[0, :, 0] - V[1, :, 0]
+
+
+class Learner:
+    """TD-Eliminate, Consensus and DFS-Learn on counts, with a budget's sizes (theory.md 2.3, 2.5)."""
+
+    def __init__(self, environments: Environments, budget: Budget, rule: str):
+        self.environments, self.budget, self.rule = environments, budget, rule
+        F, B, xi = environments.members.size, len(environments.theta), environments.mixture.graph.num_states
+        self.alive = torch.ones(F, dtype=torch.bool)
+        self.V_hat = torch.zeros(F, B, xi, dtype=torch.float64)
+        self.learned: list[int] = []
+
+    def td_eliminate(self, state: int) -> None:
+        shares, q = self.environments.tried(state, self.budget.n_train), self.environments.q(state)
+        following = self.environments.mixture.graph.next_state[state]
+        h = q - (self.V_hat[:, :, following.clamp(min=0)] * (following >= 0))[:, :, None]
+        payment = self.environments.mixture.payment
+        risks = (shares[..., 0] * h.square() + shares[..., 1] * (h - payment).square()).sum((-1, -2))
+        self.V_hat[:, :, state] = (shares.sum((-1, -2)) * q.amax(-1)).sum(-1)
+        b = self.budget
+        settings = RuleSettings(b.phi, b.b_bar, b.num_members, b.delta_td)
+        evidence = Evidence(risks[self.alive], b.n_train, lambda: None)
+        self.alive[self.alive.clone()] = rule_named(self.rule)(evidence, settings).keep
+        self.learned.append(state)
+
+    def consensus(self, state: int, step: int) -> bool:
+        shares = self.environments.observed(state, self.budget.n_test)
+        self.V_hat[:, :, state] = (shares * self.environments.q(state).amax(-1)).sum(-1)
+        values = self.V_hat[self.alive, :, state]
+        return bool(((values.amax(0) - values.amin(0)) <= self.budget.epsilon_test(step)).all())
+
+    def dfs_learn(self, state: int) -> None:
+        graph = self.environments.mixture.graph
+        step = int(graph.layer[state])
+        for successor in graph.next_state[state].unique().tolist():
+            unknown = successor >= 0 and successor not in self.learned
+            if unknown and not self.consensus(successor, step):
+                self.dfs_learn(successor)
+        self.td_eliminate(state)
+
+    def sweep(self) -> list[int]:
+        """Theorem R: TD-Eliminate at every state, last layer first; returns all survivors."""
+        for state in reversed(range(self.environments.mixture.graph.num_states)):
+            self.td_eliminate(state)
+        return self.alive.nonzero().flatten().tolist()
+
+    def sim2real(self) -> list[int]:
+        """Algorithms 1 and 6, the test one-sided; returns the accepted member. Probes are the first N_2 rollouts."""
+        self.dfs_learn(0)
+        V_star = float(self.V_hat[self.alive][0, :, 0].mean())
+        while True:
+            member = int(self.alive.nonzero()[-1])  # any survivor will do; f* is the first
+            returns, visited = self.roll(member)
+            if V_star - float(returns.mean()) <= self.budget.epsilon_demand:
+                return [member]
+            for state in sorted(set(visited[: self.budget.n_probes].flatten().tolist()) - set(self.learned)):
+                self.dfs_learn(state)
+
+    def roll(self, member: int) -> tuple[Tensor, Tensor]:
+        """One episode on every simulator: returns [B] and the states visited [B, H]."""
+        e, rows = self.environments, torch.arange(len(self.environments.theta))
+        graph, state = e.mixture.graph, torch.zeros(len(rows), dtype=torch.int64)
+        total, visited = torch.zeros(len(rows), dtype=torch.float64), []
+        uniform = lambda: torch.from_numpy(e.draws.random(len(rows)))  # noqa: E731
+        actions = torch.stack([e.q(s)[member].argmax(-1) for s in range(graph.num_states)], 1)  # [B, xi, J]
+        for _ in range(graph.horizon):
+            visited.append(state)
+            cell = (uniform()[:, None] >= e.cells[rows, state].cumsum(-1)[:, :-1]).sum(-1)
+            action = actions[rows, state, cell]
+            total += e.mixture.payment * (uniform() * e.mixture.payment < e.rewards[rows, state, cell, action])
+            state = graph.next_state[state, action]
+        return total, torch.stack(visited, 1)
+
+
+def erratum_claims(
+    mixture: Mixture, members: MixturePredictors, setting: Setting, B: int, trials: int, seed: Seed
+) -> Table:
+    """Theorem E at the paper's phi and n_train, on B of its simulators: claims 3 and 4 at their worst over trials."""
+    budget, graph = paper(setting).budget, mixture.graph
+    kept, worst = 0, torch.zeros(graph.num_states, 2, dtype=torch.float64)
+    for trial in range(trials):
+        environments = Environments.draw(mixture, members, B, budget.phi / 2, seed.child(trial))
+        learner = Learner(environments, budget, "erratum")
+        for state in reversed(range(graph.num_states)):
+            learner.td_eliminate(state)
+            worst[state] = torch.maximum(worst[state], torch.tensor(claims(environments, learner.alive, state)))
+        kept += bool(learner.alive[0])
+    title = (
+        f"Theorem E, phi = {budget.phi:.3g}, n_train = {budget.n_train:,}, B = {B}: f* kept {kept} of {trials} times"
+    )
+    table = Table("state", "layer", "max |V^f - V^g|", "claimed", "max loss", "claimed", title=title)
+    for state, (spread, loss) in enumerate(worst.tolist()):
+        layer = int(graph.layer[state]) + 1
+        unit, below = 25 * math.sqrt(setting.num_actions) * budget.phi, setting.horizon - layer
+        numbers = (spread, (below + 1) * unit, loss, (1 + 2 * below) * unit)
+        table.add_row(str(state), str(layer), *(f"{v:.2e}" for v in numbers))
+    return table
+
+
+def claims(environments: Environments, alive: Tensor, state: int) -> tuple[float, float]:
+    """max over survivors and simulators of |V^f - V^g| and of V^{f*}(s) - V^{f*}(s, pi^f_D_hat), at a state."""
+    W = environments.cells[:, state]
+    q = environments.q(state, exact=True)
+    V = (W * q[alive].amax(-1)).sum(-1)  # [F', B]
+    actions = environments.q(state)[alive].argmax(-1, keepdim=True)
+    chosen = q[:1].expand(len(actions), -1, -1, -1).gather(-1, actions)[..., 0]
+    loss = (W * (q[0].amax(-1) - chosen)).sum(-1)
+    return float((V.amax(0) - V.amin(0)).max()), float(loss.max())
+
+
+def guarantees(mixture: Mixture, members: MixturePredictors, setting: Setting, trials: int, seed: Seed) -> Table:
+    """Theorems L and R: V* - E V over fresh worlds, of the policy that L accepts and of the worst survivor of R."""
+    title = "Theorems L and R at their own sizes, worst over trials"
+    table = Table("", "phi", "B", "n_train", "f* kept", "survivors", "V* - E V", "promised", title=title)
+    for name, plan in (("L", loops(setting)), ("R", sweep(setting))):
+        b, kept, survivors, worst = plan.budget, 0, [], 0.0
+        for trial in range(trials):
+            of_trial = seed.child(name, trial)
+            simulators = Environments.draw(mixture, members, b.num_simulators, b.phi / 2, of_trial.child("simulators"))
+            learner = Learner(simulators, b, "sharp")
+            chosen = learner.sim2real() if name == "L" else learner.sweep()
+            kept += bool(learner.alive[0])
+            survivors.append(int(learner.alive.sum()))
+            worlds = fresh_worlds(mixture, members, plan, of_trial.child("worlds"))
+            worst = max(worst, *(float(worlds.losses(member).mean()) for member in chosen))
+        counts = f"{min(survivors)} .. {max(survivors)} of {members.size}"
+        sizes = (f"{b.phi:.2e}", f"{b.num_simulators:,}", f"{b.n_train:,}")
+        table.add_row(name, *sizes, f"{kept} of {trials}", counts, f"{worst:.5f}", f"{setting.epsilon:g}")
+    return table
+
+
+def fresh_worlds(mixture: Mixture, members: MixturePredictors, plan: Plan, seed: Seed) -> Environments:
+    """Worlds whose densities err by phi_R, and by everything for a share delta_R."""
+    worlds = Environments.draw(mixture, members, WORLDS, plan.phi_real, seed)
+    lost = torch.from_numpy(worlds.draws.random(WORLDS)) < plan.delta_real
+    return replace(worlds, theta_hat=torch.where(lost, -worlds.theta, worlds.theta_hat))
