@@ -194,26 +194,34 @@ class Learner:
 def erratum_claims(
     mixture: Mixture, members: MixturePredictors, setting: Setting, B: int, trials: int, seed: Seed
 ) -> Table:
-    """Theorem E at the paper's phi and n_train, on B of its simulators: claims 3 and 4 at their worst over trials."""
+    """Claims 3 and 4 at the paper's phi and n_train, on B of its simulators: the printed rule, and the erratum's."""
     budget, graph = paper(setting).budget, mixture.graph
-    kept, worst = 0, torch.zeros(graph.num_states, 2, dtype=torch.float64)
-    for trial in range(trials):
-        environments = Environments.draw(mixture, members, B, budget.phi / 2, seed.child(trial))
-        learner = Learner(environments, budget, "erratum")
-        for state in reversed(range(graph.num_states)):
-            learner.td_eliminate(state)
-            worst[state] = torch.maximum(worst[state], torch.tensor(claims(environments, learner.alive, state)))
-        kept += bool(learner.alive[0])
     title = (
-        f"Theorem E, phi = {budget.phi:.3g}, n_train = {budget.n_train:,}, B = {B}: f* kept {kept} of {trials} times"
+        f"claims 3 and 4 at phi = {budget.phi:.3g}, n_train = {budget.n_train:,}: worst over {trials} trials, B = {B}"
     )
-    table = Table("state", "layer", "max |V^f - V^g|", "claimed", "max loss", "claimed", title=title)
-    for state, (spread, loss) in enumerate(worst.tolist()):
-        layer = int(graph.layer[state]) + 1
-        unit, below = 25 * math.sqrt(setting.num_actions) * budget.phi, setting.horizon - layer
-        numbers = (spread, (below + 1) * unit, loss, (1 + 2 * below) * unit)
-        table.add_row(str(state), str(layer), *(f"{v:.2e}" for v in numbers))
+    columns = ("rule", "f* kept", "state", "layer", "max |V^f - V^g|", "claimed", "max loss", "claimed")
+    table = Table(*columns, title=title, title_justify="left")
+    for rule in ("paper", "erratum"):
+        kept, worst = 0, torch.zeros(graph.num_states, 2, dtype=torch.float64)
+        for trial in range(trials):
+            environments = Environments.draw(mixture, members, B, budget.phi / 2, seed.child(trial))
+            learner = Learner(environments, budget, rule)
+            for state in reversed(range(graph.num_states)):
+                learner.td_eliminate(state)
+                worst[state] = torch.maximum(worst[state], torch.tensor(claims(environments, learner.alive, state)))
+            kept += bool(learner.alive[0])
+        for state, (spread, loss) in enumerate(worst.tolist()):
+            layer = int(graph.layer[state]) + 1
+            numbers = zip((spread, loss), claimed(setting, budget.phi, layer), strict=True)
+            cells = [f"{v:.2e}" for pair in numbers for v in pair]
+            table.add_row(rule, f"{kept} of {trials}", str(state), str(layer), *cells)
     return table
+
+
+def claimed(setting: Setting, phi: float, layer: int) -> tuple[float, float]:
+    """Theorem E's bounds on |V^f - V^g| and on the loss of one action, in a layer 1 .. H."""
+    unit, below = 25 * math.sqrt(setting.num_actions) * phi, setting.horizon - layer
+    return (below + 1) * unit, (1 + 2 * below) * unit
 
 
 def claims(environments: Environments, alive: Tensor, state: int) -> tuple[float, float]:

@@ -92,9 +92,9 @@ def lepski_bandwidth(
     Raises:
         ObservationError: fewer than 2 pilot samples, not finite, off the grid, or a coordinate that does not vary.
 
-    Deviation from density.md:
-        The term L V_0 / 3 (Bernstein's) is new: without it windows with few samples make the rule choose far too
-        narrow in two dimensions. max D_hat is that of the widest candidate, and the shrinkage 0.8, not 0.64.
+    Deviation from Lepski's rule (density.md, "Bandwidth"):
+        The term L V_0 / 3 (Bernstein's) is added: without it windows with few samples make the rule choose far too
+        narrow in two dimensions. max D_hat is that of the widest candidate.
     """
     if not (math.isfinite(shrink) and shrink > 0):
         raise SettingError(expected="shrink > 0", got=str(shrink), cause="a typo")

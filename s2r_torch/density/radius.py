@@ -84,7 +84,7 @@ def explicit_radius(
         raise AssumptionError(
             expected="d = 1, or a kernel without jumps (epanechnikov) with density_bound and side",
             got=f"d = {obs_dim}, {kernel.name}, density_bound = {density_bound}, side = {side}",
-            cause="theory.md 3.4 has no radius there; use `sup_band`",
+            cause="a radius of theory.md 3.4 that is not implemented; use `sup_band`",
         )
     return ExplicitRadius(min(forms), bias_constant(kernel, obs_dim) * holder_constant * bandwidth**kernel.order)
 

@@ -66,7 +66,7 @@ def open_loop(truth: GroundTruth) -> tuple[Path, float]:
     """The best fixed list of H actions in expectation over the B environments, and its value.
 
     T is shared and deterministic, so a list of actions visits fixed states: dynamic programming on the rewards averaged
-    over theta and x (DESIGN.md: the first baseline).
+    over theta and x (architecture.md section 4: the first baseline).
     """
     return best_list(truth.graph, (truth.weight[..., None] * truth.reward).sum(2).mean(0))
 

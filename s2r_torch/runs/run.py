@@ -145,11 +145,7 @@ def noted_warnings() -> Iterator[list[str]]:
 
 
 class Stages:
-    """Does stages, or reads them; each one is timed, and counts its own episodes.
-
-    Args:
-        settings, family, folder, progress: as for `execute`.
-    """
+    """Does stages, or reads them; each one is timed, and counts its own episodes. Arguments are those of `execute`."""
 
     def __init__(self, settings: RunSettings, family: Family, folder: Path | None, progress: Progress):
         self._settings, self._family, self._progress = settings, family, progress

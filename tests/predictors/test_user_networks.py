@@ -29,12 +29,13 @@ from s2r_torch.predictors.training.fit import TrainingData, TrainingSettings, fi
 from s2r_torch.registry import import_plugins
 from s2r_torch.rng import Seed
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
 
 
-def readme_plugin() -> str:
-    """The code block of README.md that registers `peaks`, as it stands there."""
-    blocks = re.findall(r"(?:^(?: {4}.*)?\n)+", README.read_text(), re.MULTILINE)
+def documented_plugin() -> str:
+    """The code block of docs/own-network.md that registers `peaks`, as it stands there."""
+    page = (ROOT / "docs" / "own-network.md").read_text()
+    blocks = re.findall(r"(?:^(?: {4}.*)?\n)+", page, re.MULTILINE)
     (block,) = [textwrap.dedent(block) for block in blocks if '@register("peaks")' in block]
     return block
 
@@ -46,7 +47,7 @@ def own_registry(monkeypatch):
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
-    (tmp_path / "my_networks.py").write_text(readme_plugin())
+    (tmp_path / "my_networks.py").write_text(documented_plugin())
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_networks", raising=False)
     import_plugins(["my_networks"])
@@ -131,7 +132,7 @@ def test_any_module_is_accepted_and_marked(tmp_path):
 
 @pytest.mark.parametrize("certified", [True, False])
 def test_deploying_says_so_too(certified):
-    path = README.parent / "scripts" / "deploy.py"
+    path = ROOT / "scripts" / "deploy.py"
     specification = importlib.util.spec_from_file_location("deploy_script", path)
     script = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(script)

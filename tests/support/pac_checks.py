@@ -1,4 +1,4 @@
-"""A claim "with probability at least 1 - delta" as a test (STYLE.md, statistical tests)."""
+"""A claim "with probability at least 1 - delta" as a test (CONTRIBUTING.md)."""
 
 from scipy.stats import binomtest
 

@@ -1,4 +1,4 @@
-"""Features of densities that are 1-Lipschitz in the sup norm by construction (DESIGN.md section 4).
+"""Features of densities that are 1-Lipschitz in the sup norm by construction (architecture.md section 4).
 
 Each function below moves by at most max |D - D'| when D does, so a network on top needs no further certificate than
 that of its own layers. None has parameters.
