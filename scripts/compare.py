@@ -26,9 +26,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from s2r_torch.errors import FolderError
 from s2r_torch.progress import Silent
 from s2r_torch.registry import import_plugins
-from s2r_torch.reports.comparison import comparison_figure, comparison_table, row_of, write_rows
+from s2r_torch.reports.comparison import comparison_table, row_of, write_comparison
 from s2r_torch.reports.console import clear_ending
-from s2r_torch.reports.style import save_figure
 from s2r_torch.reports.summary import Summary
 from s2r_torch.runs.folder import write_json
 from s2r_torch.runs.run import execute
@@ -86,8 +85,7 @@ def compare(cfg: DictConfig, given: list[str], folder: Path, console: Console) -
                 reporter.progress.advance(reporter.runs)
     finally:
         if rows:
-            write_rows(rows, folder)
-            save_figure(comparison_figure(rows, title, wanted), folder / "comparison.png")
+            write_comparison(rows, title, wanted, folder)
             console.print(comparison_table(rows, title, wanted))
             console.print(f"written to {folder}", soft_wrap=True, highlight=False)
 

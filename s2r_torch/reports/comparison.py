@@ -10,9 +10,10 @@ from rich.table import Table
 
 from s2r_torch.files.whole import replacing
 from s2r_torch.predictors.registry import NETS
-from s2r_torch.reports.style import new_figure
+from s2r_torch.reports.page import comparison_page
+from s2r_torch.reports.style import new_figure, save_figure
 from s2r_torch.reports.summary import Summary
-from s2r_torch.runs.folder import write_json
+from s2r_torch.runs.folder import write_json, write_text
 
 REACHED, MISSED = "#1b6ca8", "#c8553d"
 
@@ -74,8 +75,11 @@ def verdict(entry: str, regret: float, wanted: float) -> str:
     return f"no: {limits}" if limits else "no"
 
 
-def write_rows(rows: list[dict], folder: Path) -> None:
-    """rows.csv and rows.json: one row per finished run."""
+def write_comparison(rows: list[dict], title: str, wanted: float, folder: Path) -> None:
+    """rows.csv and rows.json with one row per finished run, comparison.png, and report.html with all of it."""
+    figure = comparison_figure(rows, title, wanted)
+    save_figure(figure, folder / "comparison.png")
+    write_text(folder / "report.html", comparison_page(title, rows, figure))
     write_json(folder / "rows.json", rows)
     with replacing(folder / "rows.csv") as partial, partial.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))

@@ -74,6 +74,23 @@ def run_page(summary: Summary, figures: Mapping[str, Figure], settings: Mapping[
     return page(f"{summary.experiment}: trained on simulators, deployed without reward", lead, numbers, sections)
 
 
+def comparison_page(title: str, rows: Sequence[Mapping[str, object]], figure: Figure) -> str:
+    """The page of a comparison.
+
+    Args:
+        title: what is compared.
+        rows: one per finished run, with the same columns (`comparison.row_of`).
+        figure: of all of them.
+    """
+    columns = list(rows[0]) if rows else []
+    cells = [[f"{row[c]:.4g}" if isinstance(row[c], float) else str(row[c]) for c in columns] for row in rows]
+    sections = [
+        Section("figure", "Side by side", pictures=[(_inlined(figure), title)]),
+        Section("runs", "Every run", cells, columns),
+    ]
+    return page(title, f"{len(rows)} finished runs, each judged in the same held-out worlds", (), sections)
+
+
 def page(title: str, lead: str, numbers: Sequence[tuple[str, str]], sections: Sequence[Section]) -> str:
     """One self-contained HTML page."""
     environment = Environment(

@@ -14,8 +14,7 @@ from support.summaries import summary_by_hand
 
 from s2r_torch.files.records import Codec
 from s2r_torch.predictors.registry import NETS
-from s2r_torch.reports.comparison import by_entry, comparison_figure, comparison_table, row_of, verdict
-from s2r_torch.reports.style import save_figure
+from s2r_torch.reports.comparison import by_entry, comparison_table, row_of, verdict, write_comparison
 from s2r_torch.runs.folder import RunFolder
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "compare.py"
@@ -87,8 +86,9 @@ def test_rows_tables_and_figures(tmp_path):
     console.print(comparison_table(rows, "nets on grid", 0.05))
     text = console.file.getvalue()
     assert "NOT certified" in text and "0.2000 (0.2000)" in text
-    save_figure(comparison_figure(rows, "nets on grid", 0.05), tmp_path / "comparison.png")
+    write_comparison(rows, "nets on grid", 0.05, tmp_path)
     assert (tmp_path / "comparison.png").stat().st_size > 10_000
+    assert "nets on grid" in (tmp_path / "report.html").read_text()
 
 
 def test_a_miss_gives_the_networks_own_reason():
