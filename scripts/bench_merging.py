@@ -15,7 +15,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from configuration import CONF, plain_config
@@ -35,7 +34,6 @@ from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.rng import Seed
 from s2r_torch.runs.settings import RunSettings, configured
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
 FAMILIES = {
     "grid": ("+experiment=grid",),
     "frozenlake": ("+experiment=frozenlake",),

@@ -29,7 +29,7 @@ class DensitySettings(Settings):
 
     Args:
         nodes: grid nodes per coordinate.
-        kernel: which kernel (density.md 1).
+        kernel: which kernel.
         order: alpha, the smoothness that the kernel exploits.
         bandwidth: `lepski` (adapts to the shape on a pilot), `reference` (the pilot's scale), `paper`
             (n^(-1/(2 alpha + d))) or a number, the same on every axis.

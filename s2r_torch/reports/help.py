@@ -35,4 +35,6 @@ def _spelt(value: object) -> str:
     """A value as a command line has it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{name}:{_spelt(one)}' for name, one in value.items())}}}"
     return f"[{','.join(map(_spelt, value))}]" if isinstance(value, list) else str(value)

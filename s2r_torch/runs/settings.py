@@ -27,7 +27,7 @@ from s2r_torch.learning.sim2real import METHODS
 from s2r_torch.planner.budget import Budget, practical
 from s2r_torch.predictors.nets.settings import check_nets
 from s2r_torch.predictors.registry import net_class, variants
-from s2r_torch.predictors.training.settings import TrainerSettings, TrainingSettings, device_of
+from s2r_torch.predictors.training.settings import TrainerSettings, TrainingSettings, check_trainer
 from s2r_torch.problem import Problem
 from s2r_torch.registry import import_plugins
 from s2r_torch.schema import Name, OneOf, Positive, Range, Settings, Share, Size, Where, arguments, build, value_of
@@ -241,7 +241,7 @@ def settings_from(config: Mapping[str, Any]) -> RunSettings:
     if not nets:
         raise SettingError(expected="net: at least one network", got="none", cause="net=[] was given")
     settings = build(RunSettings, {**given, "nets": nets})
-    device_of(settings.trainer.accelerator)
+    check_trainer(settings.trainer)
     return settings
 
 

@@ -248,7 +248,7 @@ def test_tensorboard_missing_is_a_clear_error(tmp_path, monkeypatch):
     def missing(*args, **settings):
         raise ModuleNotFoundError("tensorboard")
 
-    monkeypatch.setattr("s2r_torch.predictors.training.fit.TensorBoardLogger", missing)
+    monkeypatch.setattr("s2r_torch.predictors.training.trainer.TensorBoardLogger", missing)
     with pytest.raises(SettingError, match=r"\[tensorboard\]"):
         grid_run("trainer.tensorboard=true", folder=tmp_path)
 

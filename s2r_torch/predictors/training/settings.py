@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -81,3 +82,14 @@ def device_of(accelerator: str) -> torch.device:
             cause="another machine was meant, or CUDA_VISIBLE_DEVICES hides it, or torch is a build for CPUs",
         )
     return torch.device("cuda", 0)
+
+
+def check_trainer(settings: TrainerSettings) -> None:
+    """Raises SettingError unless this machine has what training asks for."""
+    device_of(settings.accelerator)
+    if settings.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise SettingError(
+            expected="the package tensorboard for trainer.tensorboard=true",
+            got="none",
+            cause="install the extra: pip install '.[tensorboard]'",
+        )
