@@ -19,6 +19,10 @@ class S2RError(Exception):
         super().__init__(f"expected {expected}; got {got}; likely cause: {cause}")
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as a service or a scheduler sends it: like Ctrl-C, but the exit code is 143."""
+
+
 class SettingError(S2RError, ValueError):
     """A setting is out of range, unknown, or contradicts another one."""
 

@@ -15,12 +15,10 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
+from configuration import CONF, plain_config
 from hydra import compose, initialize_config_dir
-from hydra.utils import instantiate
-from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -34,9 +32,8 @@ from s2r_torch.learning.estimator import PILOTS, make_estimator
 from s2r_torch.learning.exploration import Exploration, explore
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.rng import Seed
-from s2r_torch.runs.settings import RunSettings, settings_from
+from s2r_torch.runs.settings import RunSettings, configured
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
 FAMILIES = {
     "grid": ("+experiment=grid",),
     "frozenlake": ("+experiment=frozenlake",),
@@ -136,9 +133,8 @@ def main(options: argparse.Namespace) -> int:
 
 def made(name: str) -> tuple[RunSettings, Family]:
     """The settings and the family of a run."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("run", overrides=list(FAMILIES[name]))
-    return settings_from(OmegaConf.to_container(cfg, resolve=True)), instantiate(cfg.env)
+    with initialize_config_dir(str(CONF / "run"), version_base="1.3"):
+        return configured(plain_config(compose("run", overrides=list(FAMILIES[name]))))
 
 
 def search(settings: RunSettings, family: Family, case: Case, seed: int) -> Found:

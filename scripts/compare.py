@@ -6,34 +6,30 @@ python scripts/compare.py compare=nets +experiment=frozenlake 'compare.seeds=[0]
 Finished runs are kept: started again, it goes on where it was stopped, and redoes only runs whose settings changed.
 """
 
-import os
+import starting
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads fight over shared cores
+if __name__ == "__main__":
+    starting.end_on_signals()
 
 import shutil
 import sys
 from pathlib import Path
 
-import hydra
 import torch
-from hydra import compose
-from hydra.core.hydra_config import HydraConfig
-from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from configuration import composed, help_on_runs, plain_config, script, task_overrides
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from s2r_torch.errors import FolderError
+from s2r_torch.families.contract import Family
 from s2r_torch.progress import Silent
-from s2r_torch.registry import import_plugins
 from s2r_torch.reports.comparison import comparison_table, row_of, write_comparison
-from s2r_torch.reports.console import clear_ending
 from s2r_torch.reports.summary import Summary
 from s2r_torch.runs.folder import write_json
 from s2r_torch.runs.run import execute
-from s2r_torch.runs.settings import settings_from
-
-CONF = str(Path(__file__).resolve().parent.parent / "conf")
+from s2r_torch.runs.settings import ComparisonSettings, RunSettings, configured
+from s2r_torch.schema import build
 
 
 class Bars(Silent):
@@ -53,10 +49,9 @@ class Bars(Silent):
         self.progress.update(self.current, completed=done)
 
 
-def run(cfg: DictConfig, folder: Path, progress: Silent) -> Summary:
+def run(settings: RunSettings, family: Family, folder: Path, progress: Silent) -> Summary:
     """One run; finished stages of the same configuration and version are kept, of another one replaced."""
-    torch.set_num_threads(cfg.trainer.threads)
-    settings, family = settings_from(OmegaConf.to_container(cfg, resolve=True)), instantiate(cfg.env)
+    torch.set_num_threads(settings.trainer.threads)
     try:
         results = execute(settings, family, folder, progress)
     except FolderError:
@@ -69,15 +64,19 @@ def run(cfg: DictConfig, folder: Path, progress: Silent) -> Summary:
 
 def compare(cfg: DictConfig, given: list[str], folder: Path, console: Console) -> None:
     """All entries with all seeds; table, rows and figure of what is finished, also after an interruption."""
-    cells = [(entry, changes, seed) for seed in cfg.compare.seeds for entry, changes in cfg.compare.entries.items()]
-    title, wanted, rows = f"{cfg.compare.name} on {cfg.name}", cfg.compare.wanted, []
+    comparison = build(ComparisonSettings, plain_config(cfg)["compare"], "compare")
+    cells = [
+        (entry, seed, configured(plain_config(composed([*comparison.common, *given, *changes, f"seed={seed}"]))))
+        for seed in comparison.seeds
+        for entry, changes in comparison.entries.items()
+    ]  # whatever is wrong with one of them is known before the first begins
+    title, wanted, rows = f"{comparison.name} on {cfg.name}", comparison.wanted, []
     reporter = Bars(console, len(cells))
     try:
         with reporter.progress:
-            for entry, changes, seed in cells:
-                one = compose("run", [*cfg.compare.common, *given, *changes, f"seed={seed}"])
+            for entry, seed, (settings, family) in cells:
                 reporter.label, place = f"{entry}, seed {seed}", folder / f"{entry}-seed{seed}"
-                rows.append(row_of(entry, seed, run(one, place, reporter)))
+                rows.append(row_of(entry, seed, run(settings, family, place, reporter)))
                 console.print(
                     f"{reporter.label}: regret {rows[-1]['regret']:.4f} ({rows[-1]['cpu_seconds']:.0f} CPU s)",
                     highlight=False,
@@ -90,15 +89,12 @@ def compare(cfg: DictConfig, given: list[str], folder: Path, console: Console) -
             console.print(f"written to {folder}", soft_wrap=True, highlight=False)
 
 
-@hydra.main(version_base="1.3", config_path=CONF, config_name="compare")
-def main(cfg: DictConfig) -> None:
-    console = Console(width=None if sys.stdout.isatty() else 130)
-    folder = Path(HydraConfig.get().runtime.output_dir)
-    given = [text for text in HydraConfig.get().overrides.task if not text.lstrip("+~").startswith("compare")]
-    with clear_ending(console, "the same command goes on from here"):
-        import_plugins(cfg.plugins)
-        compare(cfg, given, folder, console)
+def job(cfg: DictConfig, folder: Path, console: Console) -> None:
+    given = [text for text in task_overrides() if not text.lstrip("+~").startswith("compare")]
+    compare(cfg, given, folder, console)
 
 
 if __name__ == "__main__":
-    main()
+    console = Console(width=None if sys.stdout.isatty() else 130)
+    going_on = "the same command goes on from here"
+    script("compare", job, kept=lambda cfg, folder: going_on, about=help_on_runs(__doc__), console=console)

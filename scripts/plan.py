@@ -7,25 +7,31 @@ python scripts/plan.py json=true figure=null             JSON only
 
 from __future__ import annotations
 
+import starting
+
+if __name__ == "__main__":
+    starting.end_on_signals()
+
 import json
-import sys
 from dataclasses import asdict, replace
 from decimal import Decimal
 from pathlib import Path
 
-import hydra
+from configuration import plain_config, script
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
-from s2r_torch.errors import S2RError
 from s2r_torch.planner.certification import certification_simulators
 from s2r_torch.planner.curves import Curves, exact_crossings, log_range, real_world_curves
 from s2r_torch.planner.orders import crossings, leading_orders
 from s2r_torch.planner.schedules import Plan, Setting, loops, paper, sweep
+from s2r_torch.planner.settings import PlanSettings
+from s2r_torch.reports.help import settings_help
+from s2r_torch.schema import build
 
 NAMES = {
     "paper": "paper, every path",
@@ -56,21 +62,15 @@ OUTLINE = [withStroke(linewidth=3, foreground="white")]
 LABEL = {"textcoords": "offset points", "fontsize": 8.5, "ha": "right", "va": "top", "path_effects": OUTLINE}
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="plan")
-def main(config: DictConfig) -> None:
-    values = OmegaConf.to_container(config, resolve=True)
-    (low, high), points = values.pop("epsilon_range"), values.pop("epsilon_points")
-    check_range, as_json, path = (values.pop(key) for key in ("check_range", "json", "figure"))
-    try:
-        setting = Setting(**values)
-        plans = {plan.__name__: plan(setting, check_range=check_range) for plan in (paper, loops, sweep)}
-        curves = real_world_curves(setting, log_range(low, high, points))
-    except S2RError as error:
-        sys.exit(f"error: {error}")
+def run(cfg: DictConfig, folder: Path, console: Console) -> None:
+    asked = build(PlanSettings, plain_config(cfg))
+    setting, path = asked.setting, asked.figure
+    plans = {plan.__name__: plan(setting, check_range=asked.check_range) for plan in (paper, loops, sweep)}
+    curves = real_world_curves(setting, log_range(*asked.epsilon_range, asked.epsilon_points))
     if path is not None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         draw(setting, curves).savefig(path, dpi=160)
-    if as_json:
+    if asked.json:
         print(json.dumps(as_data(setting, plans, curves, path), allow_nan=False))
     else:
         show(Console(), setting, plans, curves, path)
@@ -260,4 +260,6 @@ def mark_crossings(axes: Axes, setting: Setting, curves: Curves) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    about = "\n".join([__doc__.strip(), "", *settings_help(PlanSettings)])
+    console = Console(stderr=True)  # stdout is for the answer alone
+    script("plan", run, kept=lambda cfg, folder: "nothing is kept", about=about, console=console)

@@ -7,37 +7,31 @@ python scripts/run.py +experiment=grid net=mlp method=sweep rule=sharp
 Stopped anywhere, the same command with hydra.run.dir=FOLDER goes on from there.
 """
 
-import os
+import starting
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads fight over shared cores
+if __name__ == "__main__":
+    starting.end_on_signals()
 
 from pathlib import Path
 
-import hydra
 import torch
-from hydra.core.hydra_config import HydraConfig
-from hydra.utils import instantiate
+from configuration import help_on_runs, plain_config, script
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from s2r_torch.errors import FolderError
-from s2r_torch.registry import import_plugins
-from s2r_torch.reports.console import LiveReporter, clear_ending, table
+from s2r_torch.reports.console import LiveReporter, table
 from s2r_torch.reports.files import write_reports
 from s2r_torch.reports.summary import unfinished
 from s2r_torch.runs.folder import finished_stages, write_json, write_text
 from s2r_torch.runs.run import execute
-from s2r_torch.runs.settings import settings_from
-
-CONF = str(Path(__file__).resolve().parent.parent / "conf")
+from s2r_torch.runs.settings import configured
 
 
 def run(cfg: DictConfig, folder: Path, console: Console) -> None:
     """One run in its folder; whatever stages finish are left there, also when it is interrupted."""
-    import_plugins(cfg.plugins)
-    settings = settings_from(OmegaConf.to_container(cfg, resolve=True))
-    torch.set_num_threads(cfg.trainer.threads)
-    family = instantiate(cfg.env)
+    settings, family = configured(plain_config(cfg))
+    torch.set_num_threads(settings.trainer.threads)
     try:
         with LiveReporter(console) as progress:
             results = execute(settings, family, folder, progress)
@@ -52,13 +46,9 @@ def run(cfg: DictConfig, folder: Path, console: Console) -> None:
     console.print(f"written to {folder}", soft_wrap=True, highlight=False)
 
 
-@hydra.main(version_base="1.3", config_path=CONF, config_name="run")
-def main(cfg: DictConfig) -> None:
-    console = Console()
-    folder = Path(HydraConfig.get().runtime.output_dir)
-    with clear_ending(console, f"the same command with hydra.run.dir={folder} goes on from there"):
-        run(cfg, folder, console)
+def kept(cfg: DictConfig, folder: Path) -> str:
+    return f"the same command with hydra.run.dir={folder} goes on from there"
 
 
 if __name__ == "__main__":
-    main()
+    script("run", run, kept=kept, about=help_on_runs(__doc__), console=Console())

@@ -82,7 +82,7 @@ def plugins(tmp_path, monkeypatch):
 
 def test_one_new_file_each(plugins, tmp_path):
     import_plugins(plugins)
-    settings = small_settings("+comparators.stubborn.action=1", "~net.lookup", "+net.peaks_only.width=8")
+    settings = small_settings("comparators.stubborn.action=1", "net=peaks_only", "net.peaks_only.width=8")
     results = execute(settings, make_family("quiet_grid"), tmp_path / "run")
     summary = write_reports(results, tmp_path / "run")
     assert 0 <= summary.value.policies["stubborn"] <= 1 and summary.family["name"] == "quiet_grid"

@@ -16,8 +16,8 @@ spends a third of delta, so that all hold together and the smallest may be quote
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from scipy import stats
@@ -32,10 +32,11 @@ from s2r_torch.errors import SettingError
 from s2r_torch.learning.estimator import estimate_densities
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
+from s2r_torch.schema import OneOf, Range, Settings, Several, Share, Size
 
 
 @dataclass(frozen=True)
-class CertificateSettings:
+class CertificateSettings(Settings):
     """Sizes and confidence of a certificate.
 
     Args:
@@ -43,8 +44,7 @@ class CertificateSettings:
         n_rollouts: k, episodes in each.
         n_accurate: observations per state and simulator for the accurate densities of the gap bounds.
         delta: failure probability of each promise.
-        bound: a name in `confidence.BOUNDS`, chosen before the draws: `betting`, or `clopper_pearson` where every
-            mean return is 0 or 1.
+        bound: of the mean, chosen before the draws: `betting`, or `clopper_pearson` where every mean return is 0 or 1.
         share: of worlds, for the promise on most worlds.
         delta_world: failure probability of the bound on each single simulator's value, at most 1 - share.
         density_error: phi_T, a bound on E |f*(D~, .) - f*(D, .)|, where somebody knows it; None measures a proxy, which
@@ -54,34 +54,22 @@ class CertificateSettings:
         SettingError: a size or probability out of range.
     """
 
-    simulators: int = 200
-    n_rollouts: int = 200
-    n_accurate: int = 1000
-    delta: float = 0.05
-    bound: str = "betting"
-    share: float = 0.9
-    delta_world: float = 0.01
-    density_error: float | None = None
+    simulators: Several = 200
+    n_rollouts: Size = 200
+    n_accurate: Size = 1000
+    delta: Share = 0.05
+    bound: Annotated[str, OneOf(confidence.BOUNDS)] = "betting"
+    share: Share = 0.9
+    delta_world: Share = 0.01
+    density_error: Annotated[float, Range(0)] | None = None
 
-    def __post_init__(self):
-        if self.simulators < 0 or self.simulators == 1 or min(self.n_rollouts, self.n_accurate) < 1:
+    def check(self) -> None:
+        if self.delta_world >= 1 - self.share:
             raise SettingError(
-                expected="simulators = 0 or >= 2, and n_rollouts, n_accurate >= 1",
-                got=str(self),
-                cause="a typo in conf/certificate",
-            )
-        if not (0 < self.delta < 1 and 0 < self.share < 1 and 0 < self.delta_world < 1 - self.share):
-            raise SettingError(
-                expected="delta and share in (0, 1), and delta_world < 1 - share",
-                got=f"delta={self.delta}, share={self.share}, delta_world={self.delta_world}",
+                expected="delta_world < 1 - share",
+                got=f"delta_world={self.delta_world}, share={self.share}",
                 cause="a confidence given for a failure probability",
             )
-        if self.bound not in confidence.BOUNDS:
-            raise SettingError(
-                expected=f"a bound of {sorted(confidence.BOUNDS)}", got=repr(self.bound), cause="a typing error"
-            )
-        if self.density_error is not None and not 0 <= self.density_error < math.inf:
-            raise SettingError(expected="density_error >= 0", got=str(self.density_error), cause="a sign error")
 
 
 def certify(

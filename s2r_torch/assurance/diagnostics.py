@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -29,16 +30,18 @@ from s2r_torch.learning.calibration import bellman_table
 from s2r_torch.learning.exploration import Exploration
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
+from s2r_torch.schema import Positive, Range, Settings, Several, Size
 
 PLAUSIBLE, DOUBTFUL, UNTESTED = "plausible", "doubtful", "not testable"
 ROUGH_NODES = {1: 257, 2: 65}  # nodes per axis on which A3 is looked at; 25 in more dimensions
 
 
 @dataclass(frozen=True)
-class DiagnosticSettings:
+class DiagnosticSettings(Settings):
     """Sizes and limits of the checks.
 
     Args:
+        simulators: drawn to check Assumptions 1-5; 0 skips the checks.
         n: transitions per state and simulator (A1, A2).
         n_rough: observations per state on each of `few` simulators (A3).
         few: how many simulators A3 looks at.
@@ -52,21 +55,15 @@ class DiagnosticSettings:
         SettingError: a size or limit out of range.
     """
 
-    n: int = 1000
-    n_rough: int = 20_000
-    few: int = 4
-    reach: float = 0.5
-    tolerance: float = 0.03
-    z: float = 4.0
-    least_order: float = 1.0
-    least_separation: float = 3.0
-
-    def __post_init__(self):
-        limits = (self.reach, self.tolerance, self.z, self.least_order, self.least_separation)
-        if self.n < 20 or self.n_rough < 2 or self.few < 1 or not all(math.isfinite(v) and v > 0 for v in limits):
-            raise SettingError(
-                expected="n >= 20, n_rough >= 2, few >= 1 and positive limits", got=str(self), cause="a typo"
-            )
+    simulators: Several = 8
+    n: Annotated[int, Range(20)] = 1000
+    n_rough: Annotated[int, Range(2)] = 20_000
+    few: Size = 4
+    reach: Positive = 0.5
+    tolerance: Positive = 0.03
+    z: Positive = 4.0
+    least_order: Positive = 1.0
+    least_separation: Positive = 3.0
 
 
 @dataclass(frozen=True)

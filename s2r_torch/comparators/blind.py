@@ -9,9 +9,9 @@ from torch import Tensor
 
 from s2r_torch.base import PredictorGroup
 from s2r_torch.comparators.contract import Attempt, Known, Worlds, register_comparator
-from s2r_torch.errors import SettingError
 from s2r_torch.learning.calibration import bellman_table
 from s2r_torch.predictors.ensemble import Ensemble
+from s2r_torch.schema import Settings, Size
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class BlindPolicy:
 
 @register_comparator("blind")
 @dataclass(frozen=True)
-class Blind:
+class Blind(Settings):
     """The member of least Bellman risk, on the calibration simulators, of a density-blind class.
 
     Args:
@@ -45,16 +45,12 @@ class Blind:
         SettingError: a size below 1.
     """
 
-    members: int = 4
-    simulators: int = 32
-    n: int = 500
+    members: Size = 4
+    simulators: Size = 32
+    n: Size = 500
 
     label = "density-blind ensemble"
     learner = BlindPolicy
-
-    def __post_init__(self):
-        if min(self.members, self.simulators, self.n) < 1:
-            raise SettingError(expected="sizes >= 1", got=str(self), cause="a typo in comparators.blind")
 
     def fit(self, known: Known) -> BlindPolicy:
         """Cost: xi n episodes on every one of its simulators."""

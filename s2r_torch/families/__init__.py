@@ -7,9 +7,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import Family
 from s2r_torch.registry import Registry
+from s2r_torch.schema import arguments
 
 FAMILIES = Registry(
     "family",
@@ -28,10 +32,26 @@ def make_family(name: str, **parameters) -> Family:
     Raises:
         SettingError: there is no family of that name, or it has no such parameter.
     """
+    return family_named(name, parameters, name)
+
+
+def family_named(name: str, parameters: Mapping[str, Any], key: str) -> Family:
+    """The same for parameters that a person gave; `key` is where, in messages: `env`.
+
+    Raises:
+        SettingError: as above, or a value that is not of the parameter's type.
+    """
+    if "_target_" in parameters:
+        raise SettingError(
+            expected=f"{key}.name, the name of a registered family",
+            got=f"{key}._target_={parameters['_target_']}",
+            cause="a family of your own is registered by its module: @register_family('walk') in walk.py, then "
+            f"plugins=[walk] {key}=walk",
+        )
     build = FAMILIES.named(name)
     try:
-        return build(**parameters)
+        return build(**arguments(build, parameters, key))
     except TypeError as error:
         raise SettingError(
-            expected=f"parameters of {build.__name__}", got=", ".join(map(str, parameters)), cause=str(error)
+            expected=f"parameters of {name}", got=", ".join(map(str, parameters)), cause=str(error)
         ) from error

@@ -106,7 +106,7 @@ class FrozenLake(GymFamily):
         gain_low: float = 1.0,
         gain_high: float = 1.2,
         smoothness: int = 2,
-        quadrature: int = 5,
+        quadrature: int = 7,
     ):
         if not 0 < noise_low <= noise_high < gain_low / math.sqrt(8):
             raise SettingError(

@@ -54,7 +54,7 @@ class Grid:
     noise_high: float = 0.45
     offset: float = 0.6
     smoothness: int = 2
-    quadrature: int = 5
+    quadrature: int = 9
 
     name = "grid"
     payment = 1.0

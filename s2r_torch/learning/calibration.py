@@ -18,42 +18,37 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from s2r_torch.base import StateGraph
 from s2r_torch.episodes import Guard, rollout, try_actions
-from s2r_torch.errors import SettingError
 from s2r_torch.learning.rules import Evidence, RuleSettings, calibrated
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
+from s2r_torch.schema import Range, Settings, Size
 
 
 @dataclass(frozen=True)
-class CalibrationSettings:
+class CalibrationSettings(Settings):
     """Sizes of the calibration stage.
 
     Args:
         simulators: how many simulators are drawn for it.
         n: samples per state and simulator.
         n_rollouts: episodes per simulator that measure the class's overrating of itself.
-        quantile: share of simulators whose excess the slack covers, in (0, 1].
+        quantile: share of simulators whose excess the slack covers.
 
     Raises:
         SettingError: a size below 1, or a quantile out of range.
     """
 
-    simulators: int = 32
-    n: int = 500
-    n_rollouts: int = 16
-    quantile: float = 0.9
-
-    def __post_init__(self):
-        if min(self.simulators, self.n, self.n_rollouts) < 1 or not 0 < self.quantile <= 1:
-            raise SettingError(
-                expected="sizes >= 1 and a quantile in (0, 1]", got=str(self), cause="a typo in conf/predictors"
-            )
+    simulators: Size = 32
+    n: Size = 500
+    n_rollouts: Size = 32
+    quantile: Annotated[float, Range(0, 1, open="low")] = 0.9
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -10,29 +11,25 @@ from torch import Tensor
 from s2r_torch.base import Path, StateGraph
 from s2r_torch.density.bandwidth import SHRINK, lepski_bandwidth, paper_bandwidth, reference_bandwidth
 from s2r_torch.density.estimator import DensityEstimator
-from s2r_torch.density.grid import DensityGrid
-from s2r_torch.density.kernels import make_kernel
+from s2r_torch.density.grid import MAX_NODES, DensityGrid
+from s2r_torch.density.kernels import KERNELS, make_kernel
 from s2r_torch.episodes import Guard, observe
-from s2r_torch.errors import SettingError
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.rng import Seed
+from s2r_torch.schema import OneOf, Positive, Range, Settings
 
 MOST_READINGS = 2**23  # numbers observed at once, 64 MiB; a simulator may hold ten times that
 PILOTS = 32  # simulators that a pilot looks at
 FLOOR = 0.6  # least bandwidth, in node spacings; below half a spacing a state between two nodes would vanish
 
 
-BANDWIDTHS = ("lepski", "reference", "paper")
-BOUNDARIES = ("none", "legendre")
-
-
 @dataclass(frozen=True)
-class DensitySettings:
+class DensitySettings(Settings):
     """How densities are estimated.
 
     Args:
         nodes: grid nodes per coordinate.
-        kernel: a name in `kernels.KERNELS`.
+        kernel: which kernel.
         order: alpha, the smoothness that the kernel exploits.
         bandwidth: `lepski` (adapts to the shape on a pilot), `reference` (the pilot's scale), `paper`
             (n^(-1/(2 alpha + d))) or a number, the same on every axis.
@@ -41,29 +38,23 @@ class DensitySettings:
         boundary: `none`, or `legendre` where densities are positive at the edge of the observation box.
         off_grid_limit: largest share of a state's observations off the grid.
         merge: when two paths end in the same state.
+
+    Raises:
+        SettingError: a value out of range, or a kernel that has not that order.
     """
 
-    nodes: int = 24
-    kernel: str = "legendre"
-    order: float = 2.0
-    bandwidth: str | float = "lepski"
-    shrink: float | None = None
-    n_pilot: int = 500
-    boundary: str = "none"
-    off_grid_limit: float = 0.01
+    nodes: Annotated[int, Range(2, MAX_NODES)] = 24
+    kernel: Annotated[str, OneOf(KERNELS)] = "legendre"
+    order: Positive = 2.0
+    bandwidth: Positive | Literal["lepski", "reference", "paper"] = "lepski"
+    shrink: Positive | None = None
+    n_pilot: Annotated[int, Range(2)] = 500
+    boundary: Literal["none", "legendre"] = "none"
+    off_grid_limit: Annotated[float, Range(0, 1)] = 0.01
     merge: MergeSettings = field(default_factory=MergeSettings)
 
-    def __post_init__(self):
-        if isinstance(self.bandwidth, str) and self.bandwidth not in BANDWIDTHS:
-            raise SettingError(
-                expected=f"a bandwidth of {BANDWIDTHS} or a number", got=repr(self.bandwidth), cause="a typo"
-            )
-        if self.boundary not in BOUNDARIES:
-            raise SettingError(expected=f"a boundary of {BOUNDARIES}", got=repr(self.boundary), cause="a typo")
-        if not ((self.shrink is None or self.shrink > 0) and self.n_pilot >= 2):
-            raise SettingError(
-                expected="shrink > 0 or null, and n_pilot >= 2", got=str(self), cause="a typo in conf/density"
-            )
+    def check(self) -> None:
+        make_kernel(self.kernel, self.order)
 
 
 def make_estimator(density: DensitySettings, simulators: Guard, n_dist: int, seed: Seed) -> DensityEstimator:

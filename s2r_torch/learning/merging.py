@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from s2r_torch.density.difference import PARTS
-from s2r_torch.errors import SettingError
+from s2r_torch.schema import Positive, Range, Settings, Share, Size
 
 TIMES_NOISE = 1.5  # medians of one state's distances lie at 0.3 to 0.7 of the noise, of different states above 3
 
 
 @dataclass(frozen=True)
-class MergeSettings:
+class MergeSettings(Settings):
     """When two paths of the same length end in the same state (theory.md C12).
 
     The median over simulators of the sup distance to the nearest state of that layer decides: the same state below
@@ -27,9 +28,9 @@ class MergeSettings:
     third at half of it; at a quarter states look the same. Fewer than 7 deciders never reach z = 6.
 
     Args:
-        n_merge: observations per path and simulator that decide, >= 4; separate from those that estimate densities.
+        n_merge: observations per path and simulator that decide; separate from those that estimate densities.
         zeta: separation of states in sup norm, "auto" or None. Runs put the family's own zeta in place of "auto".
-        relative: share of the height, in (0, 1), used when zeta is None.
+        relative: share of the height, used when zeta is None.
         margin: distances within this share of the threshold, on either side, are ambiguous: an error.
         deciders: how many simulators decide; all, if there are fewer.
         band_deciders: on how many of them the noise of a state is measured (2 to 20 ms each).
@@ -38,24 +39,12 @@ class MergeSettings:
         SettingError: a number out of range.
     """
 
-    n_merge: int = 1000
-    zeta: float | str | None = "auto"
-    relative: float = 0.5
-    margin: float = 0.25
-    deciders: int = 16
-    band_deciders: int = 5
-
-    def __post_init__(self):
-        fine = self.n_merge >= PARTS and self.deciders >= 1 and self.band_deciders >= 1
-        fine = fine and 0 < self.relative < 1 and 0 <= self.margin < 1
-        zeta = self.zeta is None or (self.zeta == "auto" if isinstance(self.zeta, str) else self.zeta > 0)
-        if not (fine and zeta):
-            raise SettingError(
-                expected=f"n_merge >= {PARTS}, deciders and band_deciders >= 1, relative in (0, 1), margin in [0, 1) "
-                "and zeta > 0, auto or null",
-                got=str(self),
-                cause="a typo in conf/density",
-            )
+    n_merge: Annotated[int, Range(PARTS)] = 1000
+    zeta: Positive | Literal["auto"] | None = "auto"
+    relative: Share = 0.5
+    margin: Annotated[float, Range(0, 1, open="high")] = 0.25
+    deciders: Size = 16
+    band_deciders: Size = 5
 
     def threshold(self, noise: float, height: float) -> float:
         """The distance between the same state and different ones."""

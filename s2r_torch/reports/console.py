@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import csv
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -15,25 +12,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from s2r_torch.deployment.certificate import Certificate
-from s2r_torch.errors import S2RError
 from s2r_torch.files.whole import replacing
 from s2r_torch.progress import Row
+from s2r_torch.reports.endings import clear_ending  # noqa: F401  scripts know it from here
 from s2r_torch.reports.summary import Summary, label_of
 
 HIDDEN = ("real", "evaluate")  # purposes that are told elsewhere, or belong to nobody's method
-
-
-@contextmanager
-def clear_ending(console: Console, kept: str) -> Iterator[None]:
-    """How a script ends early: 130 after Ctrl-C, saying what is kept; 2 after an error of ours, in one line."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        console.print(f"interrupted; {kept}", soft_wrap=True, highlight=False)
-        sys.exit(130)
-    except S2RError as error:
-        console.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
-        sys.exit(2)
 
 
 class LiveReporter:

@@ -172,7 +172,7 @@ class Stages:
     def _done(self, stage: Callable[..., Any], earlier: tuple) -> Finished:
         shown, ledger = Recorded(self._progress), Ledger()
         fits = self._folder.fits if self._folder else None
-        board = self._folder.path if self._folder and self._settings.tensorboard else None
+        board = self._folder.path if self._folder and self._settings.trainer.tensorboard else None
         context = stages.Context(self._settings, self._family, shown, ledger, fits, board)
         wall, cpu = time.perf_counter(), time.process_time()
         with noted_warnings() as warned:

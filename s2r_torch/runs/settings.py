@@ -1,25 +1,40 @@
-"""The settings of a run: small frozen records with real defaults, validated when built. Hydra only fills them."""
+"""The settings of a run: small frozen records with the only defaults there are, checked when built.
+
+Hydra only fills them (`settings_from`): whatever is wrong in a configuration is found before anything is drawn.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import torch
 
 from s2r_torch.assurance.certify import CertificateSettings
+from s2r_torch.assurance.diagnostics import DiagnosticSettings
+from s2r_torch.base import StateGraph
 from s2r_torch.comparators.contract import COMPARATORS
+from s2r_torch.density.grid import DensityGrid
 from s2r_torch.errors import SettingError
+from s2r_torch.families import family_named
+from s2r_torch.families.contract import Family
 from s2r_torch.learning.calibration import CalibrationSettings
 from s2r_torch.learning.estimator import DensitySettings
-from s2r_torch.learning.merging import MergeSettings
-from s2r_torch.learning.rules import rule_named
-from s2r_torch.learning.sim2real import method_named
+from s2r_torch.learning.rules import RULES
+from s2r_torch.learning.sim2real import METHODS
 from s2r_torch.planner.budget import Budget, practical
-from s2r_torch.predictors.registry import net_class
-from s2r_torch.predictors.training.fit import TrainingSettings
+from s2r_torch.predictors.nets.settings import check_nets
+from s2r_torch.predictors.registry import net_class, variants
+from s2r_torch.predictors.training.settings import TrainerSettings, TrainingSettings, check_trainer
+from s2r_torch.problem import Problem
+from s2r_torch.registry import import_plugins
+from s2r_torch.schema import Name, OneOf, Positive, Range, Settings, Share, Size, Where, arguments, build, value_of
 
 
 @dataclass(frozen=True)
-class PredictorSettings:
+class PredictorSettings(Settings):
     """How the class F is made.
 
     Args:
@@ -29,38 +44,54 @@ class PredictorSettings:
         training: sizes and rates.
         calibration: sizes of the calibration stage.
         known: keyword arguments of the family's ready-made class.
+
+    Raises:
+        SettingError: a value out of range.
     """
 
-    kind: str = "trained"
-    num_simulators: int = 256
-    n_samples: int = 64
+    kind: Literal["trained", "known"] = "trained"
+    num_simulators: Size = 256
+    n_samples: Size = 64
     training: TrainingSettings = field(default_factory=TrainingSettings)
     calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
-    known: Mapping = field(default_factory=dict)
-
-    def __post_init__(self):
-        if self.kind not in ("trained", "known"):
-            raise SettingError(expected="kind trained or known", got=repr(self.kind), cause="a typo in conf/predictors")
-        if min(self.num_simulators, self.n_samples) < 1:
-            raise SettingError(expected="sizes >= 1", got=str(self), cause="a typo in conf/predictors")
+    known: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class BudgetSettings:
-    """The sample sizes of a practical budget (planner.py); phi and b_bar are derived when None."""
+class BudgetSettings(Settings):
+    """The sample sizes of a practical budget (planner/budget.py).
 
-    num_simulators: int = 32
-    n_dist: int = 100
-    n_test: int = 500
-    n_train: int = 1000
-    n_rollouts: int = 32
-    n_probes: int = 64
-    n_real: int | None = None  # n_dist when None, so that D_real has the noise of the densities F was trained on
-    epsilon: float = 0.1
-    delta: float = 0.1
-    phi: float | None = None
-    b_bar: float | None = None
-    epsilon_test_step: float | None = None
+    Args:
+        num_simulators: B, judges of the class.
+        n_dist: readings per state and simulator for a density.
+        n_test: readings per path and simulator in Consensus.
+        n_train: samples per state and simulator in TD-Eliminate.
+        n_rollouts: n_1, episodes per simulator that measure a policy.
+        n_probes: N_2, episodes in total whose visited states are learned.
+        n_real: readings per state in the real world; null takes n_dist, so that D_real has the noise of the densities
+            that F was trained on.
+        epsilon: wanted suboptimality, in units of an episode's total reward.
+        delta: wanted failure probability.
+        phi: accuracy of one state's estimates; null takes what the sizes buy.
+        b_bar: bound on f*'s bias; null takes what the sizes buy.
+        epsilon_test_step: what each layer adds to Consensus' threshold; null takes what theory.md 2.5 asks for.
+
+    Raises:
+        SettingError: a value out of range.
+    """
+
+    num_simulators: Size = 32
+    n_dist: Size = 100
+    n_test: Size = 500
+    n_train: Size = 1000
+    n_rollouts: Size = 32
+    n_probes: Size = 64
+    n_real: Size | None = None
+    epsilon: Positive = 0.1
+    delta: Share = 0.1
+    phi: Positive | None = None
+    b_bar: Annotated[float, Range(0)] | None = None
+    epsilon_test_step: Positive | None = 0.02
 
     def make(self, horizon: int, num_actions: int, num_members: int, num_states: int, n_merge: int) -> Budget:
         """The budget for a class and a state graph."""
@@ -86,91 +117,74 @@ class BudgetSettings:
 
 
 @dataclass(frozen=True)
-class WorldSettings:
+class EvaluationSettings(Settings):
     """Where the result is measured.
 
     Args:
-        num_worlds: held-out worlds that the policy is deployed in, at least 2.
+        num_worlds: held-out worlds that the policy is deployed in.
         population: draws of theta over which policies that need no density are valued.
         n_rollouts: episodes per world, for families that do not know exact values.
-        readings: of every state, for the curve of value against real-world episodes; ascending, at least 3 each.
+        readings: of every state, for the curve of value against real-world episodes.
+
+    Raises:
+        SettingError: a value out of range.
     """
 
-    num_worlds: int = 40
-    population: int = 1000
-    n_rollouts: int = 200
-    readings: tuple[int, ...] = (5, 10, 20, 50, 100, 200)
-
-    def __post_init__(self):
-        object.__setattr__(self, "readings", tuple(self.readings))
-        if not self.readings or min(self.readings) < 3 or list(self.readings) != sorted(set(self.readings)):
-            raise SettingError(
-                expected="ascending numbers of readings >= 3", got=str(self.readings), cause="a typo in conf/world"
-            )
-        if self.num_worlds < 2 or self.population < 2 or self.n_rollouts < 1:
-            raise SettingError(
-                expected="num_worlds, population >= 2 and n_rollouts >= 1", got=str(self), cause="a typo in conf/world"
-            )
+    num_worlds: Annotated[int, Range(2)] = 40
+    population: Annotated[int, Range(2)] = 1000
+    n_rollouts: Size = 200
+    readings: Annotated[
+        tuple[Annotated[int, Range(3)], ...],
+        Where("in ascending order, at least one", lambda several: several and list(several) == sorted(set(several))),
+    ] = (5, 10, 20, 50, 100, 200)
 
 
 @dataclass(frozen=True)
-class RunSettings:
+class RunSettings(Settings):
     """Everything that a run needs beside its family.
 
     Args:
-        name: what the run is called in its summary.
-        seed: any integer; the root of every random stream.
+        name: what the run is called, in its summary and its folder.
+        seed: the root of every random stream.
         method: `sim2real` (Algorithm 1) or `sweep` (theory.md 3.3).
-        rule: a name in `rules.RULES`.
-        on_empty: what to do when nobody survives: `error`, or `best`.
-        nets: architecture name -> keyword arguments.
+        rule: which predictors an elimination keeps (learning/rules.py); `calibrated` is heuristic.
+        on_empty: what to do when no predictor survives: `error`, or `best` to go on with the one of least pooled risk.
+        nets: architecture -> its settings.
         density: how densities are estimated.
-        predictors: how F is made.
+        predictors: how the class F is made.
         budget: sample sizes of the method.
-        world: where the result is measured.
-        accelerator: `cpu` or `gpu`, for training.
-        tensorboard: also log training for TensorBoard.
-        diagnose: simulators drawn to check Assumptions 1-5; 0 skips the stage.
+        evaluation: where the result is measured.
+        trainer: where networks are trained.
+        diagnostics: what is checked of Assumptions 1-5.
         certificate: what is promised, and how surely.
         comparators: name -> settings of what the result is compared with.
 
     Raises:
-        SettingError: an unknown name, or a size out of range.
+        SettingError: an unknown name, or a value of the wrong type or out of range.
     """
 
-    name: str = "run"
+    name: Name = "custom"
     seed: int = 0
-    method: str = "sim2real"
-    rule: str = "calibrated"
-    on_empty: str = "error"
-    nets: Mapping[str, Mapping] = field(default_factory=lambda: {"lookup": {}})
+    method: Annotated[str, OneOf(METHODS)] = "sim2real"
+    rule: Annotated[str, OneOf(RULES)] = "calibrated"
+    on_empty: Literal["error", "best"] = "error"
+    nets: Mapping[str, Any] = field(default_factory=lambda: {"lookup": {}})
     density: DensitySettings = field(default_factory=DensitySettings)
     predictors: PredictorSettings = field(default_factory=PredictorSettings)
     budget: BudgetSettings = field(default_factory=BudgetSettings)
-    world: WorldSettings = field(default_factory=WorldSettings)
-    accelerator: str = "cpu"
-    tensorboard: bool = False
-    diagnose: int = 8
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    trainer: TrainerSettings = field(default_factory=TrainerSettings)
+    diagnostics: DiagnosticSettings = field(default_factory=DiagnosticSettings)
     certificate: CertificateSettings = field(default_factory=CertificateSettings)
-    comparators: Mapping[str, Mapping] = field(default_factory=lambda: {"open_loop": {}, "blind": {}, "random": {}})
+    comparators: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=lambda: {"open_loop": {}, "blind": {}, "random": {}}
+    )
 
-    def __post_init__(self):
-        method_named(self.method)
-        rule_named(self.rule)
-        if self.on_empty not in ("error", "best"):
-            raise SettingError(expected="on_empty error or best", got=repr(self.on_empty), cause="a typo in conf/rule")
-        if self.diagnose < 0 or self.diagnose == 1:
-            raise SettingError(
-                expected="diagnose = 0, or at least 2 simulators",
-                got=str(self.diagnose),
-                cause="no standard error of one",
-            )
-        if not self.nets:
-            raise SettingError(expected="at least one network", got="none", cause="net=[] was given")
-        for name in self.nets:
-            net_class(name)
+    def check(self) -> None:
+        check_nets(self.nets)
         for name, given in self.comparators.items():
-            COMPARATORS.named(name)(**given)
+            comparator = COMPARATORS.named(name)
+            comparator(**arguments(comparator, given, f"comparators.{name}"))
 
     @property
     def net(self) -> str:
@@ -178,40 +192,108 @@ class RunSettings:
         return "+".join(self.nets) if self.predictors.kind == "trained" else "known"
 
 
-def settings_from(config: Mapping) -> RunSettings:
-    """The settings of a composed configuration (conf/run.yaml), as plain values.
+@dataclass(frozen=True)
+class ComparisonSettings(Settings):
+    """Whole runs side by side.
+
+    Args:
+        name: what the comparison is called.
+        entries: name of an entry -> overrides of its runs.
+        seeds: every entry runs with each of them.
+        wanted: regret that every entry should reach, as a share of the optimum.
+        common: overrides of all runs.
 
     Raises:
-        SettingError: an unknown name or a value out of range.
+        SettingError: a value of the wrong type or out of range.
     """
-    density, predictors = dict(config["density"]), dict(config["predictors"])
-    density["merge"] = _build(MergeSettings, density["merge"], "conf/density")
-    predictors["training"] = _build(TrainingSettings, predictors["training"], "conf/predictors")
-    predictors["calibration"] = _build(CalibrationSettings, predictors["calibration"], "conf/predictors")
-    return RunSettings(
-        name=config["name"],
-        seed=config["seed"],
-        method=config["method"]["name"],
-        rule=config["rule"]["name"],
-        on_empty=config["rule"]["on_empty"],
-        nets=config["net"],
-        density=_build(DensitySettings, density, "conf/density"),
-        predictors=_build(PredictorSettings, predictors, "conf/predictors"),
-        budget=_build(BudgetSettings, config["budget"], "conf/budget"),
-        world=_build(WorldSettings, config["world"], "conf/world"),
-        accelerator=config["trainer"]["accelerator"],
-        tensorboard=config["trainer"]["tensorboard"],
-        diagnose=config["diagnose"],
-        certificate=_build(CertificateSettings, config["certificate"], "conf/certificate"),
-        comparators=config["comparators"],
-    )
+
+    name: Name
+    entries: Mapping[Name, tuple[str, ...]]
+    seeds: tuple[int, ...] = (0, 1, 2)
+    wanted: Annotated[float, Range(0)] = 0.05
+    common: tuple[str, ...] = ()
 
 
-def _build(cls: type, values: Mapping, where: str):
-    """A record from a mapping; unknown or missing keys are a SettingError that names the file."""
-    try:
-        return cls(**values)
-    except TypeError as error:
-        raise SettingError(
-            expected=f"the fields of {cls.__name__}", got=str(error), cause=f"a typo in {where}"
-        ) from error
+def configured(config: Mapping[str, Any]) -> tuple[RunSettings, Family]:
+    """The settings and the family of a composed configuration, checked alone and together: the door of every run.
+
+    Raises:
+        SettingError: as `settings_from`, `family_from` and `check_together`.
+    """
+    settings, family = settings_from(config), family_from(config)
+    check_together(settings, family)
+    return settings, family
+
+
+def settings_from(config: Mapping[str, Any]) -> RunSettings:
+    """What a composed configuration (conf/run/run.yaml) says of a run; imports plugins, and looks for the device.
+
+    Args:
+        config: plain values: fields of `RunSettings`, with `net` for `nets`; `plugins`, modules that register families
+            and networks; `env`, which `family_from` reads.
+
+    Raises:
+        SettingError: an unknown name or key, a value of the wrong type or out of range, or a device that is not here.
+    """
+    given = {key: value for key, value in config.items() if key not in ("env", "plugins", "net")}
+    _import_plugins(config)
+    nets = value_of(Mapping[str, Any], config.get("net"), "net")
+    if not nets:
+        raise SettingError(expected="net: at least one network", got="none", cause="net=[] was given")
+    settings = build(RunSettings, {**given, "nets": nets})
+    check_trainer(settings.trainer)
+    return settings
+
+
+def family_from(config: Mapping[str, Any]) -> Family:
+    """The family that `env` of a composed configuration names, with its parameters.
+
+    Raises:
+        SettingError: an unknown family, or a parameter that it does not take.
+    """
+    _import_plugins(config)
+    env = value_of(Mapping[str, Any], config.get("env"), "env")
+    name = value_of(str, env.get("name"), "env.name")
+    return family_named(name, {key: value for key, value in env.items() if key != "name"}, "env")
+
+
+def check_together(settings: RunSettings, family: Family) -> None:
+    """Builds what depends on settings and family alone, for nothing: what cannot be built is known before any episode.
+
+    That is the density grid, the family's ready-made class or, for a graph of one state per layer, one member of every
+    network.
+
+    Raises:
+        SettingError: too many nodes, no ready-made class, its arguments, or a network that cannot be built.
+    """
+    spec = family.spec
+    grid = DensityGrid.uniform(spec.low, spec.high, settings.density.nodes)
+    if settings.predictors.kind == "known":
+        if not hasattr(family, "known_class"):
+            raise SettingError(
+                expected="a family with a ready-made class, such as mixture",
+                got=family.name,
+                cause="predictors=known with a family whose f* is not known",
+            )
+        arguments(partial(family.known_class, grid), settings.predictors.known, "predictors.known")
+        return
+    next_state = torch.full((spec.horizon, spec.num_actions), -1)
+    next_state[:-1] = torch.arange(1, spec.horizon)[:, None]
+    paths = tuple((0,) * step for step in range(spec.horizon))
+    problem = Problem(spec, StateGraph(next_state, torch.arange(spec.horizon), paths), grid)
+    for name, several in settings.nets.items():
+        for values in variants(several):
+            try:
+                net_class(name)(problem, 1, torch.Generator(), **values)
+            except SettingError:
+                raise
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise SettingError(
+                    expected=f"a network from net.{name}: {values}",
+                    got=f"{type(error).__name__}: {error}",
+                    cause="a size that makes no network, or a fault in a network of yours",
+                ) from error
+
+
+def _import_plugins(config: Mapping[str, Any]) -> None:
+    import_plugins(value_of(tuple[str, ...], config.get("plugins", ()), "plugins"))

@@ -16,7 +16,6 @@ from pathlib import Path
 from torch import Tensor
 
 from s2r_torch.assurance.certify import certify as certify_policy
-from s2r_torch.assurance.diagnostics import DiagnosticSettings
 from s2r_torch.assurance.diagnostics import diagnose as diagnose_assumptions
 from s2r_torch.assurance.rehearsal import rehearse
 from s2r_torch.base import PredictorGroup
@@ -198,7 +197,7 @@ def learn(context: Context, explored: Explored, trained: Trained, calibrated: Ca
 
 def diagnose(context: Context, explored: Explored, learned: Learned) -> Diagnosed:
     """Checks what data can say about Assumptions 1-5, on simulators drawn for this alone."""
-    count = context.settings.diagnose
+    count = context.settings.diagnostics.simulators
     if not count:
         return Diagnosed(None)
     context.progress.stage("diagnose (Assumptions 1-5)", None)
@@ -206,9 +205,8 @@ def diagnose(context: Context, explored: Explored, learned: Learned) -> Diagnose
     D_hat = _densities(context, explored, simulators, seed)
     survivors = learned.meta_policy.ensemble
     found = explored.exploration
-    return Diagnosed(
-        diagnose_assumptions(simulators, D_hat, found, survivors, explored.estimator, DiagnosticSettings(), seed)
-    )
+    settings = context.settings.diagnostics
+    return Diagnosed(diagnose_assumptions(simulators, D_hat, found, survivors, explored.estimator, settings, seed))
 
 
 def certify(context: Context, explored: Explored, learned: Learned) -> Certified:
@@ -228,7 +226,7 @@ def certify(context: Context, explored: Explored, learned: Learned) -> Certified
 
 def deploy_worlds(context: Context, certified: Certified) -> Deployed:
     """Deploys in held-out worlds that show no reward (Algorithm 7)."""
-    count = context.settings.world.num_worlds
+    count = context.settings.evaluation.num_worlds
     context.progress.stage("deploy (Algorithm 7)", count)
     on_world = lambda w: context.progress.advance(w + 1)  # noqa: E731
     return Deployed(*evaluation.deploy_in(certified.meta_policy, context.draws, count, on_world))
@@ -246,15 +244,15 @@ def compare(context: Context, explored: Explored, trained: Trained) -> Compared:
 
 def evaluate(context: Context, certified: Certified, deployed: Deployed, compared: Compared) -> Evaluated:
     """After the fact: what the deployed policies, the optimum and the comparators are worth."""
-    world, draws, meta_policy = context.settings.world, context.draws, certified.meta_policy
+    sizes, draws, meta_policy = context.settings.evaluation, context.draws, certified.meta_policy
     context.progress.stage("evaluate", None)
-    worth = evaluation.value_deployed(meta_policy, deployed.D_real, draws, world.n_rollouts)
+    worth = evaluation.value_deployed(meta_policy, deployed.D_real, draws, sizes.n_rollouts)
     looking = evaluation.value_of_looking(
-        meta_policy, draws, world.population, world.num_worlds, world.readings, world.n_rollouts
+        meta_policy, draws, sizes.population, sizes.num_worlds, sizes.readings, sizes.n_rollouts
     )
-    worlds = Worlds(draws.theta("population", world.population), draws, "evaluate", context.seed.child("population"))
+    worlds = Worlds(draws.theta("population", sizes.population), draws, "evaluate", context.seed.child("population"))
     attempts = {name: learner.attempt(worlds) for name, learner in compared.learners.items()}
-    values = evaluation.value_attempts(attempts, worlds, world.n_rollouts)
+    values = evaluation.value_attempts(attempts, worlds, sizes.n_rollouts)
     return Evaluated(worth, looking, values, tuple(_remarks(context, meta_policy, worth, values)))
 
 
@@ -277,7 +275,7 @@ def _trainer(context: Context, problem: Problem, data: TrainingData) -> Trainer:
         settings.predictors.training,
         context.seed,
         context.progress,
-        settings.accelerator,
+        settings.trainer.accelerator,
         context.fits,
         context.tensorboard,
     )

@@ -25,6 +25,7 @@ from s2r_torch.schema.kinds import (
     OneOf,
     Positive,
     Range,
+    Several,
     Share,
     Size,
     Where,
@@ -33,7 +34,7 @@ from s2r_torch.schema.kinds import (
     typo,
 )
 from s2r_torch.schema.records import Settings, defaults, explained, plain
-from s2r_torch.schema.values import build, value_of
+from s2r_torch.schema.values import arguments, build, value_of
 
 __all__ = [
     "Count",
@@ -42,9 +43,11 @@ __all__ = [
     "Positive",
     "Range",
     "Settings",
+    "Several",
     "Share",
     "Size",
     "Where",
+    "arguments",
     "build",
     "defaults",
     "describe",

@@ -31,8 +31,8 @@ class Range:
     def __str__(self) -> str:
         low, high = self.open in ("low", "both"), self.open in ("high", "both")
         if self.most == math.inf:
-            return f"{'>' if low else '>='} {self.least:g}"
-        return f"in {'(' if low else '['}{self.least:g}, {self.most:g}{')' if high else ']'}"
+            return f"{'>' if low else '>='} {self.least}"
+        return f"in {'(' if low else '['}{self.least}, {self.most}{')' if high else ']'}"
 
 
 @dataclass(frozen=True, eq=False)  # registries have no hash
@@ -70,6 +70,7 @@ Size = Annotated[int, Range(1)]
 Count = Annotated[int, Range(0)]
 Positive = Annotated[float, Range(0, open="low")]
 Share = Annotated[float, Range(0, 1, open="both")]
+Several = Annotated[int, Where("that is 0 or >= 2 (no standard error of one)", lambda count: count == 0 or count >= 2)]
 Name = Annotated[
     str,
     Where(
@@ -103,6 +104,19 @@ def describe(kind: Any) -> str:
     if kind is tuple or origin is tuple:
         return f"a list, each {describe(parts[0])}" if parts else "a list"
     return f"names, each with {describe(parts[1])}" if parts and parts[1] is not Any else "names with values"
+
+
+def has_choices(kind: Any) -> bool:
+    """Whether an annotation names its values."""
+    return get_origin(kind) is Literal or any(isinstance(part, OneOf) for part in get_args(kind)[1:])
+
+
+def is_known(kind: Any) -> bool:
+    """Whether values of an annotation can be checked."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated or origin in (Union, UnionType, tuple):
+        return all(is_known(part) for part in (parts[:1] if origin is Annotated else parts) if part is not Ellipsis)
+    return kind in _WORDS_OF or origin is Literal or (is_dataclass(kind) and kind is not None)
 
 
 @functools.cache

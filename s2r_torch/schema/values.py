@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from s2r_torch.errors import SettingError
-from s2r_torch.schema.kinds import describe, kinds_of, shape_of, typo
+from s2r_torch.schema.kinds import describe, has_choices, is_known, kinds_of, shape_of, typo
 from s2r_torch.text import printable
 
 LARGEST = 2**63 - 1  # of whole numbers: what a tensor holds
@@ -34,8 +36,46 @@ def build(cls: type[Record], values: Mapping[str, Any], key: str = "") -> Record
         SettingError: an unknown key, or a value of the wrong type or out of range; it names the whole key.
     """
     if not isinstance(values, Mapping):
-        raise _refused(cls, values, key or "the settings", "a value where keys belong")
-    prefix, kinds = f"{key}." if key else "", kinds_of(cls)
+        raise _refused(cls, values, key or "the settings", _key_for(cls, values, key))
+    kinds = kinds_of(cls)
+    needed = [f.name for f in fields(cls) if f.init and f.default is MISSING and f.default_factory is MISSING]
+    checked = _by_key(kinds, needed, values, key)
+    try:
+        return cls(**checked)
+    except SettingError as error:  # a rule between fields, which does not know where the record is
+        if not key:
+            raise
+        raise SettingError(expected=f"in {key}, {error.expected}", got=error.got, cause=error.cause) from error
+
+
+def _key_for(cls: type, value: Any, key: str) -> str:
+    """The likely cause of a value in place of a record: a key of it was meant that takes this very word."""
+    for name, kind in kinds_of(cls).items():
+        with suppress(SettingError):
+            if isinstance(value, str) and has_choices(kind) and value_of(kind, value, name) == value:
+                return f"{key}.{name}={value} was meant"
+    return _other("a value where keys belong", value)
+
+
+def arguments(function: Callable, values: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Keyword arguments of any function or class, checked against its signature as far as that says something.
+
+    Raises:
+        SettingError: an unknown or missing one, or a value that is not of the annotated type.
+    """
+    parameters = inspect.signature(function).parameters
+    inner = getattr(function, "func", function)  # of a partial
+    hints = get_type_hints(inner.__init__ if inspect.isclass(inner) and not is_dataclass(inner) else inner)
+    named = [p for p in parameters.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    kinds = {p.name: hints[p.name] if is_known(hints.get(p.name)) else Any for p in named}
+    if len(named) < len(parameters):  # takes any
+        kinds = {**dict.fromkeys(values, Any), **kinds}
+    return _by_key(kinds, [p.name for p in named if p.default is p.empty], values, key)
+
+
+def _by_key(kinds: Mapping[str, Any], needed: Collection[str], values: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Every value as what its key wants; no other keys, and all that are needed."""
+    prefix = f"{key}." if key else ""
     for name in values:
         if name not in kinds:
             raise SettingError(
@@ -44,20 +84,11 @@ def build(cls: type[Record], values: Mapping[str, Any], key: str = "") -> Record
                 cause=typo(name, kinds),
             )
     given = {name: value for name, value in values.items() if not (isinstance(value, str) and value == MISSING_MARK)}
-    for field in fields(cls):
-        if field.init and field.name not in given and field.default is MISSING and field.default_factory is MISSING:
-            raise SettingError(
-                expected=f"{prefix}{field.name}: {describe(kinds[field.name])}",
-                got="nothing",
-                cause="a setting that has no default",
-            )
-    checked = {name: value_of(kinds[name], value, prefix + name) for name, value in given.items()}
-    try:
-        return cls(**checked)
-    except SettingError as error:  # a rule between fields, which does not know where the record is
-        if not key:
-            raise
-        raise SettingError(expected=f"in {key}, {error.expected}", got=error.got, cause=error.cause) from error
+    for name in needed:
+        if name not in given:
+            cause = "a setting that has no default"
+            raise SettingError(expected=f"{prefix}{name}: {describe(kinds[name])}", got="nothing", cause=cause)
+    return {name: value_of(kinds[name], value, prefix + name) for name, value in given.items()}
 
 
 def value_of(kind: Any, value: Any, key: str, whole: Any = None) -> Any:

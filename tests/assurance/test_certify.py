@@ -213,5 +213,5 @@ def test_json_round_trip():
     ],
 )
 def test_settings_are_checked(wrong):
-    with pytest.raises(SettingError):
+    with pytest.raises(SettingError, match=f"expected {next(iter(wrong))}"):
         CertificateSettings(**wrong)

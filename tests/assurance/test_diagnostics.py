@@ -220,7 +220,7 @@ def test_one_simulator_has_no_standard_error():
 
 @pytest.mark.parametrize("wrong", [{"n": 3}, {"few": 0}, {"reach": 0.0}, {"z": math.nan}, {"tolerance": -1.0}])
 def test_settings_are_validated(wrong):
-    with pytest.raises(SettingError, match="positive limits"):
+    with pytest.raises(SettingError, match=f"expected {next(iter(wrong))}: a .*number"):
         DiagnosticSettings(**wrong)
 
 

@@ -22,9 +22,9 @@ from s2r_torch.rng import Seed
 FAMILIES = {
     "grid": Grid(),
     "grid5": Grid(width=5, smoothness=1),
-    "mixture": Mixture(),
+    "mixture": Mixture(horizon=3),
     "stacked": Mixture(horizon=4, max_states=3, num_actions=4, smoothness=4, base="stacked"),
-    "chain": Mixture(max_states=3, num_actions=3, kind="chain", theta_law="two_point"),
+    "chain": Mixture(horizon=3, max_states=3, num_actions=3, kind="chain", theta_law="two_point"),
     "frozenlake": FrozenLake(),
 }
 Z = 4.5  # standard errors

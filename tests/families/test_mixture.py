@@ -20,6 +20,9 @@ from s2r_torch.rng import Seed
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "theory.json").read_text())["mix_romdp_family"]
 
 
+THREE = Mixture(horizon=3)
+
+
 def name(golden):
     return "-".join(str(golden[key]) for key in ("H", "S", "A", "k", "kind", "base"))
 
@@ -134,7 +137,7 @@ def test_min_max_affine_against_a_fine_scan():
 
 
 def test_two_point_prior():
-    theta = Mixture(theta_law="two_point").prior(1000, Seed.root(0).generator())
+    theta = Mixture(horizon=3, theta_law="two_point").prior(1000, Seed.root(0).generator())
     assert set(theta.flatten().tolist()) == {-0.8, 0.8} and abs(float(theta.mean())) < 0.1
 
 
@@ -242,12 +245,17 @@ def test_recipe_rebuilds_the_members():
         (lambda: Mixture(max_states=4), "max_states <= 3"),
         (lambda: Mixture(num_actions=5), "num_actions <= 4"),
         (lambda: Mixture(smoothness=99), "smoothness"),
-        (lambda: Mixture().truth(column([1.5])), "theta <= 1"),
-        (lambda: MixturePredictors.build(Mixture(horizon=8), grid_of(Mixture()), "all"), "H J = 24"),
-        (lambda: MixturePredictors.build(Mixture(), grid_of(Mixture()), 0), "flips"),
-        (lambda: MixturePredictors.build(Mixture(), grid_of(Mixture(max_states=1, kind="chain"))), "covers"),
+        (lambda: THREE.truth(column([1.5])), "theta <= 1"),
+        (lambda: MixturePredictors.build(Mixture(horizon=8), grid_of(THREE), "all"), "H J = 24"),
+        (lambda: MixturePredictors.build(THREE, grid_of(THREE), 0), "flips"),
         (
-            lambda: MixturePredictors(Mixture(), grid_of(Mixture()), torch.ones(1, 2, 3), torch.ones(1)),
+            lambda: MixturePredictors.build(
+                Mixture(horizon=3), grid_of(Mixture(horizon=3, max_states=1, kind="chain"))
+            ),
+            "covers",
+        ),
+        (
+            lambda: MixturePredictors(Mixture(horizon=3), grid_of(THREE), torch.ones(1, 2, 3), torch.ones(1)),
             "flips of sh",
         ),
     ],
@@ -258,6 +266,6 @@ def test_settings_are_validated(build, match):
 
 
 def test_densities_of_another_grid_are_refused():
-    group = MixturePredictors.build(Mixture(), grid_of(Mixture()))
+    group = MixturePredictors.build(THREE, grid_of(THREE))
     with pytest.raises(ObservationError, match="another grid"):
         group.condition(torch.zeros(1, 5, 7, dtype=torch.float64))

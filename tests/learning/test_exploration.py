@@ -332,7 +332,7 @@ def test_a_graph_mismatch_says_both_sizes():
     ],
 )
 def test_merge_settings_are_validated(wrong):
-    with pytest.raises(SettingError, match="n_merge"):
+    with pytest.raises(SettingError, match=f"expected {next(iter(wrong))}: a .*number"):
         MergeSettings(**wrong)
 
 

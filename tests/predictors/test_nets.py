@@ -273,13 +273,13 @@ def test_sets_do_not_care_about_the_order_of_states():
 def test_settings_and_names_are_checked():
     where = problem("line")
     for wrong in ({"width": 7}, {"width": 0}, {"depth": 0}, {"x_width": 0}, {"lipschitz_bound": 0.0}):
-        with pytest.raises(SettingError, match="conf/net"):
+        with pytest.raises(SettingError, match=f"expected net.lookup.{next(iter(wrong))}: a .*number"):
             make_net("lookup", where, **wrong)
-    with pytest.raises(SettingError, match="conf/net"):
+    with pytest.raises(SettingError, match="members >= 1"):
         make_net("lookup", where, members=0)
     with pytest.raises(SettingError, match="film"):
         make_net("lookup/flim", where)
-    with pytest.raises(SettingError, match="anchors.*another network"):
+    with pytest.raises(SettingError, match="a key of net.cones: .*anchors; got net.cones.channels"):
         make_net("cones", where, channels=4)
     with pytest.raises(SettingError, match="lokup"):
         nets.net_class("lokup")

@@ -231,7 +231,7 @@ def test_variants_of_one_network_are_told_apart():
 
 
 def test_assumptions_are_reported():
-    found = Summary.of(grid_run("diagnose=2"))
+    found = Summary.of(grid_run("diagnostics.simulators=2"))
     assert [finding.assumption for finding in found.assumptions] == ["A1", "A2", "A3", "A4", "A5"]
     assert found.assumptions[4].verdict == "plausible"
     assert found.episodes["diagnose"] > 0
@@ -248,7 +248,7 @@ def test_tensorboard_missing_is_a_clear_error(tmp_path, monkeypatch):
     def missing(*args, **settings):
         raise ModuleNotFoundError("tensorboard")
 
-    monkeypatch.setattr("s2r_torch.predictors.training.fit.TensorBoardLogger", missing)
+    monkeypatch.setattr("s2r_torch.predictors.training.trainer.TensorBoardLogger", missing)
     with pytest.raises(SettingError, match=r"\[tensorboard\]"):
         grid_run("trainer.tensorboard=true", folder=tmp_path)
 
@@ -288,7 +288,7 @@ def test_family_without_ground_truth_is_valued_by_episodes():
         def truth(self, theta):
             return None
 
-    settings = small_settings("+experiment=grid", "world.num_worlds=8", "world.n_rollouts=4000")
+    settings = small_settings("+experiment=grid", "evaluation.num_worlds=8", "evaluation.n_rollouts=4000")
     run = execute(settings, Unknown())
     worth, policies = run.evaluated.worth, run.evaluated.values
     assert worth.optimal_kind.startswith("bound") and worth.optimal == 1.0

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import math
+import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -29,7 +30,9 @@ def script():
 
 def run(folder: Path, *overrides: str) -> subprocess.CompletedProcess:
     command = [sys.executable, str(SCRIPT), "epsilon_points=3", *overrides]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, env={"COLUMNS": "120"})
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "120"}
+    )
 
 
 def test_json_and_nothing_else(tmp_path):
@@ -55,7 +58,7 @@ def test_table(tmp_path):
 
 def test_settings_outside_the_assumptions(tmp_path):
     done = run(tmp_path, "order=0.5")
-    assert done.returncode == 1 and not done.stdout
+    assert done.returncode == 2 and not done.stdout
     assert "Assumption 3" in done.stderr and "Traceback" not in done.stderr
     done = run(tmp_path, "order=0.5", "check_range=false", "figure=null", "lipschitz_bound=1e-4")
     assert done.returncode == 0, done.stderr

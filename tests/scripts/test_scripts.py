@@ -60,9 +60,9 @@ def test_deploy_refuses_contradictions(run_folder, tmp_path, arguments, message)
 
 
 def test_wrong_name_is_one_clear_line(tmp_path):
-    done = script("run.py", "+experiment=grid", "rule.name=sharpest", cwd=tmp_path)
+    done = script("run.py", "+experiment=grid", "rule=sharpest", cwd=tmp_path)
     assert done.returncode == 2
-    assert "expected one of the rules" in done.stdout and "Traceback" not in done.stdout + done.stderr
+    assert "expected rule: one of" in done.stdout and "Traceback" not in done.stdout + done.stderr
 
 
 def test_ctrl_c_ends_with_130_and_keeps_finished_stages(tmp_path):

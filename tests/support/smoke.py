@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import configuration  # noqa: F401  scripts/: defaults and names for Hydra
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from s2r_torch.runs.settings import RunSettings, settings_from
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
+ROOT = Path(__file__).resolve().parents[2]
+CONF = ROOT / "conf"
 
 SMALL = (
     "density.merge.deciders=4",
@@ -27,19 +29,19 @@ SMALL = (
     "budget.n_train=100",
     "budget.n_rollouts=2",
     "budget.n_probes=4",
-    "diagnose=0",
+    "diagnostics.simulators=0",
     "certificate.simulators=8",
     "certificate.n_rollouts=4",
     "certificate.n_accurate=50",
-    "world.num_worlds=2",
-    "world.population=20",
-    "world.n_rollouts=20",
+    "evaluation.num_worlds=2",
+    "evaluation.population=20",
+    "evaluation.n_rollouts=20",
 )
 
 
 def composed(*overrides: str, config: str = "run") -> DictConfig:
-    """conf/CONFIG.yaml with these overrides."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    """conf/CONFIG/CONFIG.yaml with these overrides."""
+    with initialize_config_dir(str(CONF / config), version_base="1.3"):
         return compose(config, overrides=list(overrides))
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ from s2r_torch.density.grid import DensityGrid
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import GroundTruth
 from s2r_torch.families.layered import LayeredSimulators, LayeredWorld, depth_first, require_range, require_theta
-from s2r_torch.families.mixture.predictors import MixturePredictors
+from s2r_torch.families.mixture.predictors import GAINS, MixturePredictors
 from s2r_torch.families.noise import bump_constant, bump_draws, bump_nodes, require_smoothness, uniforms
 
 HALF_WIDTH = 0.5
@@ -73,7 +74,7 @@ class Mixture:
         SettingError: a parameter is out of range, or `stacked` is asked for with `chain`.
     """
 
-    horizon: int = 3
+    horizon: int = 2
     max_states: int = 2
     num_actions: int = 2
     smoothness: int = 2
@@ -93,9 +94,11 @@ class Mixture:
         object.__setattr__(self, "labels", torch.tensor(labels))  # [xi] latent label of each state
         object.__setattr__(self, "spec", self._make_spec())
 
-    def known_class(self, grid: DensityGrid, **settings) -> MixturePredictors:
-        """The finite class that holds f* as its first member: settings are those of `MixturePredictors.build`."""
-        return MixturePredictors.build(self, grid, **settings)
+    def known_class(
+        self, grid: DensityGrid, flips: int | Literal["all"] = "all", gains: tuple[float, ...] = GAINS, seed: int = 0
+    ) -> MixturePredictors:
+        """The finite class that holds f* as its first member; arguments are those of `MixturePredictors.build`."""
+        return MixturePredictors.build(self, grid, flips, gains, seed)
 
     @property
     def num_cells(self) -> int:

@@ -80,6 +80,7 @@ class MLPNet(MapsNet):
     """An MLP over the flattened densities; densities looked up at x."""
 
     bound_factor = 1500.0  # grid: C_L = 100
+    default_bound = 100.0  # grid, seed 0: regret 0.1 - 0.4 at 10, 0.07 - 0.1 at 100 and at 1000
     limits = "sums over the whole grid hardly tell how wide a density is, and the less the smaller C_L"
 
     def make_embedding(self, generator: torch.Generator) -> nn.Module:
@@ -101,6 +102,7 @@ class LinearNet(MapsNet):
 class ConvNet(MapsNet):
     """Convolutions over the densities; densities looked up at x."""
 
+    default_bound = 30.0  # grid, three seeds: regret 0.043 at 10, 0.019 at 30
     default_head = "signed"
     options = {"channels": 8}
 
@@ -115,6 +117,7 @@ class ConesNet(StatisticsNet):
 
     looks_up = False
     bound_factor = 10.0
+    default_bound = 1.0
     options = {"anchors": 32}
 
     def setup(self) -> None:

@@ -170,7 +170,7 @@ HEADS: dict[str, type[LayeredStep]] = {"mlp": MLPHead, "film": FiLMHead, "signed
 def head_class(name: str) -> type[LayeredStep]:
     """The head of that name."""
     if name not in HEADS:
-        raise SettingError(expected=f"one of the heads {sorted(HEADS)}", got=repr(name), cause="a typo in conf/net")
+        raise SettingError(expected=f"one of the heads {sorted(HEADS)}", got=repr(name), cause="a typo")
     return HEADS[name]
 
 

@@ -27,12 +27,12 @@ from s2r_torch.errors import LipschitzError, SettingError
 from s2r_torch.predictors.nets.embeddings import look_up
 from s2r_torch.predictors.nets.heads import head_class
 from s2r_torch.predictors.nets.lipschitz_estimate import LipschitzEstimate
+from s2r_torch.predictors.nets.settings import LARGEST, net_settings
 from s2r_torch.predictors.nets.steps import Constants, Sizes, Step
 from s2r_torch.predictors.registry import net_class
 from s2r_torch.problem import Problem
 
 AUTO = "auto"
-LARGEST = 2**14  # width or depth of a network: what is more was not written by this library
 TILE = 2**19  # hidden values of one layer evaluated at once: 2 MiB, which stay in the cache
 COLUMNS = 256  # samples in a tile, of one simulator where it has as many
 
@@ -52,12 +52,7 @@ class Net(nn.Module):
         problem: state graph, grid and sizes.
         members: F.
         generator: draws the initial weights; consumed.
-        lipschitz_bound: C_L in density units, > 0 (Assumption 4); `auto` lets `training.fit` choose it.
-        head: a name in `heads.HEADS`; None takes the architecture's own.
-        width: hidden units, even.
-        depth: number of hidden layers, >= 1.
-        x_width: hidden units of the free branch in x.
-        options: the architecture's own settings, among `Net.options`.
+        settings: those of `NetSettings`, and the architecture's own, among `Net.options`.
 
     Raises:
         SettingError: a size that makes no network, or an unknown option.
@@ -70,35 +65,19 @@ class Net(nn.Module):
         problem: Problem,
         members: int,
         generator: torch.Generator,
-        *,
-        lipschitz_bound: float | str = 10.0,
-        head: str | None = None,
-        width: int = 32,
-        depth: int | None = None,
-        x_width: int = 16,
-        **options,
+        **settings,
     ):
         super().__init__()
-        self.awaits_bound = lipschitz_bound == AUTO
+        told, self.options = net_settings(self.name, self.options, settings)
+        bound = self.default_bound if told.lipschitz_bound is None else told.lipschitz_bound
+        self.awaits_bound = bound == AUTO
         self.estimate: LipschitzEstimate | None = None
-        number = isinstance(lipschitz_bound, int | float)
-        self.declared_bound = float(lipschitz_bound) if number else 1.0 if self.awaits_bound else -1.0
-        depth = self.default_depth if depth is None else depth
-        if members < 1 or width < 2 or width % 2 or depth < 1 or x_width < 1 or not self.declared_bound > 0:
-            raise SettingError(
-                expected="members, depth, x_width >= 1, an even width >= 2 and lipschitz_bound > 0 or auto",
-                got=f"{members}, {depth}, {x_width}, {width} and {lipschitz_bound}",
-                cause="a typo in conf/net",
-            )
-        if not set(options) <= set(self.options):
-            raise SettingError(
-                expected=f"options of {self.name!r} among {sorted(self.options)}",
-                got=str(sorted(set(options) - set(self.options))),
-                cause="a typo in conf/net, or a setting of another network",
-            )
+        self.declared_bound = 1.0 if self.awaits_bound else bound
+        if members < 1:
+            raise SettingError(expected="members >= 1", got=str(members), cause="an empty class")
         self.problem, self.size = problem, members
-        self.width, self.depth, self.x_width = width, depth, x_width
-        self.head, self.options = head or self.default_head, {**self.options, **options}
+        self.width, self.depth, self.x_width = told.width, told.depth or self.default_depth, told.x_width
+        self.head = told.head or self.default_head
         grid, spec = problem.grid, problem.spec
         low, high = torch.tensor(spec.low), torch.tensor(spec.high)
         self.register_buffer("x_centre", ((low + high) / 2).float())
@@ -120,7 +99,7 @@ class Net(nn.Module):
     looks_up = True  # whether densities are looked up at x
     common_spread = False  # whether all summaries share one scale
     bound_factor = 2.0  # C_L over the pairwise estimate, for lipschitz_bound=auto (lipschitz_estimate.py)
-    default_head, default_depth = "mlp", 2
+    default_bound, default_head, default_depth = 10.0, "mlp", 2
     options: dict = {}  # further settings, JSON values, with their defaults
 
     def setup(self) -> None:

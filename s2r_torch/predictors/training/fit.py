@@ -19,69 +19,28 @@ everything else: weights, Adam's moments, V_hat and the states kept so far.
 
 from __future__ import annotations
 
-import logging
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch import LightningModule
+from lightning.pytorch.loggers import Logger
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from s2r_torch.base import StateGraph
 from s2r_torch.episodes import Transitions
-from s2r_torch.errors import SettingError
 from s2r_torch.predictors.nets.lipschitz_estimate import pairwise_lipschitz
 from s2r_torch.predictors.nets.net import Net
+from s2r_torch.predictors.training.settings import TrainingSettings, device_of
 from s2r_torch.predictors.training.snapshots import Snapshots
 from s2r_torch.predictors.training.state import load_state, origin_of, save_state
+from s2r_torch.predictors.training.trainer import EVERY, run_steps
 from s2r_torch.rng import Seed
 
 CHECKS = 20  # times a layer that held-out risks are looked at
-EVERY = 20  # steps between reports
 SAVE_SECONDS = 10.0  # between states written to disk
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """How one architecture is trained.
-
-    Args:
-        members: networks trained side by side, each with its own seed and bootstrap weights.
-        snapshots: how many moments of training join the class, the last one included.
-        steps: optimiser steps per layer.
-        batch_simulators: simulators per step.
-        batch_samples: samples per state and simulator per step.
-        learning_rate: peak of the one-cycle schedule.
-        bootstrap: whether members weight simulators at random.
-        held_out: share of simulators, in [0, 1), that no batch uses; they tell when a member gets worse.
-
-    Raises:
-        SettingError: a size below 1, a rate that is not positive, or a share out of range.
-    """
-
-    members: int = 16
-    snapshots: int = 4
-    steps: int = 400
-    batch_simulators: int = 64
-    batch_samples: int = 8
-    learning_rate: float = 1e-2
-    bootstrap: bool = True
-    held_out: float = 0.0625
-
-    def __post_init__(self):
-        sizes = (self.members, self.snapshots, self.steps, self.batch_simulators, self.batch_samples)
-        wrong = min(sizes) < 1 or not self.learning_rate > 0 or not 0 <= self.held_out < 1
-        if wrong or self.snapshots > self.steps:
-            raise SettingError(
-                expected="sizes >= 1, snapshots <= steps, a positive learning rate and held_out in [0, 1)",
-                got=str(self),
-                cause="a typo in conf/predictors",
-            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,49 +89,18 @@ def fit(
     Raises:
         LipschitzError: a certificate above the declared bound.
         CheckpointError: `state` is cut or damaged, or of another fit.
-        KeyboardInterrupt: Ctrl-C, as ever.
+        SettingError: there is no such accelerator.
+        KeyboardInterrupt: Ctrl-C, as ever; Terminated after SIGTERM.
     """
     if net.awaits_bound:
         net = net.with_estimate(pairwise_lipschitz(data.D, data.samples, net.problem.graph))
     net.fit_scales(data.D)
     module = _BellmanFit(net, data, settings, seed, on_step, on_check, state)
     if module.start < module.total_steps:
-        _run(module, accelerator, logger, folder)
+        run_steps(module, range(module.start, module.total_steps), device_of(accelerator), logger, folder)
     trained = module.net_of_snapshots()
     trained.certify()
     return trained
-
-
-def _run(module: _BellmanFit, accelerator: str, logger: Logger | bool, folder: FilePath | None) -> None:
-    """The steps that are left, by Lightning, without a word."""
-    quiet = logging.getLogger("lightning.pytorch")
-    level = quiet.level
-    quiet.setLevel(logging.ERROR)
-    steps = range(module.start, module.total_steps)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module="lightning")  # worker and logging hints: batches are index tensors
-            warnings.filterwarnings("ignore", ".*LeafSpec.*")  # raised inside lightning by torch 2.13's pytree
-            trainer = Trainer(
-                max_steps=len(steps),
-                max_epochs=1,
-                accelerator=accelerator,
-                devices=1,
-                logger=logger,
-                log_every_n_steps=EVERY,
-                enable_checkpointing=False,
-                enable_progress_bar=False,
-                enable_model_summary=False,
-                default_root_dir=folder,
-            )
-            own = torch.Generator()  # else the loader draws from the global one
-            trainer.fit(module, DataLoader(steps, batch_size=None, generator=own))
-    except SystemExit as error:
-        if isinstance(error.__context__, KeyboardInterrupt):  # Lightning turns Ctrl-C into exit(1)
-            raise KeyboardInterrupt from error
-        raise
-    finally:
-        quiet.setLevel(level)
 
 
 class _BellmanFit(LightningModule):
@@ -353,16 +281,6 @@ class _BellmanFit(LightningModule):
 def _errors(q: Tensor, actions: Tensor, target: Tensor) -> Tensor:
     """(f(x, a) - target)^2 for q [F, b, m, A], actions [b, m], target [F, b, m]: [F, b, m]."""
     return (q.gather(-1, actions.expand(q.shape[:-1])[..., None]).squeeze(-1) - target).square()
-
-
-def tensorboard_logger(folder: FilePath, name: str) -> Logger:
-    """Logs a fit for TensorBoard under folder/tensorboard/name."""
-    try:
-        return TensorBoardLogger(folder, name="tensorboard", version=name)
-    except ModuleNotFoundError as error:
-        raise SettingError(
-            expected="the package tensorboard", got=str(error), cause="install the extra: pip install '.[tensorboard]'"
-        ) from error
 
 
 def one_cycle(step: int, steps: int, warm: float = 0.3) -> float:

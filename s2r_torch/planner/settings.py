@@ -1,0 +1,75 @@
+"""What `scripts/plan.py` is asked: a problem, a range of accuracies, and how the answer is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from s2r_torch.planner.plan import Setting
+from s2r_torch.schema import Positive, Range, Settings, Share, Size, Where
+
+ASCENDING = Where("low < high", lambda ends: ends[0] < ends[1])
+
+
+@dataclass(frozen=True)
+class PlanSettings(Settings):
+    """A problem (`Setting`), and what is shown.
+
+    Args:
+        horizon: H.
+        max_states_per_layer: S.
+        num_actions: A.
+        num_members: F.
+        epsilon: wanted suboptimality, in units of an episode's total reward.
+        delta: wanted failure probability.
+        order: alpha, smoothness of the densities.
+        obs_dim: d.
+        lipschitz_bound: C_L.
+        density_constant: C_dist, which the paper leaves unspecified.
+        zeta: separation of states, sup norm.
+        cover_width: w, action sequences that visit every state; null takes the most, horizon * max_states_per_layer.
+        epsilon_range: of the figure.
+        epsilon_points: of the figure.
+        check_range: false computes outside a theorem's assumptions all the same.
+        json: true prints JSON and nothing else.
+        figure: file of the figure; null draws none.
+
+    Raises:
+        SettingError: a value of the wrong type or out of range.
+    """
+
+    horizon: Size = 3
+    max_states_per_layer: Size = 3
+    num_actions: Size = 3
+    num_members: Size = 100
+    epsilon: Positive = 0.1
+    delta: Share = 0.05
+    order: Positive = 2.0
+    obs_dim: Size = 1
+    lipschitz_bound: Positive = 1.0
+    density_constant: Positive = 1.0
+    zeta: Positive = 0.5
+    cover_width: Size | None = 4
+    epsilon_range: Annotated[tuple[Positive, Positive], ASCENDING] = (1e-3, 1.0)
+    epsilon_points: Annotated[int, Range(2, 10_000)] = 41
+    check_range: bool = True
+    json: bool = False
+    figure: str | None = "plan.png"
+
+    @property
+    def setting(self) -> Setting:
+        """The problem alone."""
+        return Setting(
+            horizon=self.horizon,
+            max_states_per_layer=self.max_states_per_layer,
+            num_actions=self.num_actions,
+            num_members=self.num_members,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            order=self.order,
+            obs_dim=self.obs_dim,
+            lipschitz_bound=self.lipschitz_bound,
+            density_constant=self.density_constant,
+            zeta=self.zeta,
+            cover_width=self.cover_width,
+        )

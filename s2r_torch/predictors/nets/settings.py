@@ -1,0 +1,70 @@
+"""What networks can be told: a few settings that all have, and each architecture's own options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from s2r_torch.errors import SettingError
+from s2r_torch.predictors.nets.heads import HEADS
+from s2r_torch.predictors.registry import net_class, variants
+from s2r_torch.schema import OneOf, Positive, Range, Settings, Where, build, kinds_of, typo, value_of
+
+LARGEST = 2**14  # width or depth of a network: what is more was not written by this library
+
+
+@dataclass(frozen=True)
+class NetSettings(Settings):
+    """What every network is told; each may be a list, whose values become networks of their own.
+
+    Args:
+        lipschitz_bound: C_L in density units (Assumption 4); `auto` lets training choose it, null takes the
+            architecture's own.
+        head: what combines densities, look-ups and x; null takes the architecture's own.
+        width: hidden units.
+        depth: number of hidden layers; null takes the architecture's own.
+        x_width: hidden units of the free branch in x.
+
+    Raises:
+        SettingError: a size that makes no network.
+    """
+
+    lipschitz_bound: Positive | Literal["auto"] | None = None
+    head: Annotated[str, OneOf(HEADS)] | None = None
+    width: Annotated[int, Range(2, LARGEST), Where("even", lambda width: width % 2 == 0)] = 32
+    depth: Annotated[int, Range(1, LARGEST)] | None = None
+    x_width: Annotated[int, Range(1, LARGEST)] = 16
+
+
+def net_settings(name: str, options: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[NetSettings, dict]:
+    """Settings that all networks have, and the architecture's own options, all of them.
+
+    Args:
+        name: of the architecture, in messages.
+        options: its options and their defaults; a value must be of its default's type.
+        values: what was given.
+
+    Raises:
+        SettingError: an unknown key or a value of the wrong type or out of range.
+    """
+    common = kinds_of(NetSettings)
+    for key in values:
+        if key not in common and key not in options:
+            raise SettingError(
+                expected=f"a key of net.{name}: {', '.join([*common, *options])}",
+                got=f"net.{name}.{key}",
+                cause=typo(key, [*common, *options]),
+            )
+    own = {
+        key: value_of(type(default) if default is not None else Any, values.get(key, default), f"net.{name}.{key}")
+        for key, default in options.items()
+    }
+    return build(NetSettings, {key: values[key] for key in common if key in values}, f"net.{name}"), own
+
+
+def check_nets(nets: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises SettingError unless every architecture is known and can be told what is said of it."""
+    for name, values in nets.items():
+        for one in variants(value_of(Mapping, values, f"net.{name}")):
+            net_settings(name, net_class(name).options, one)

@@ -1,0 +1,118 @@
+"""How scripts end: 0 when they did what was asked, 2 with one line that says what is wrong, 130 after Ctrl-C, 143 after
+SIGTERM. Nothing else: a fault that nobody foresaw is 2 as well, with its traceback on stderr."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from rich.console import Console
+from rich.text import Text
+
+from s2r_torch.errors import S2RError, Terminated
+from s2r_torch.text import printable
+
+LONGEST = 2000  # characters of a message
+
+
+class Ended(SystemExit):
+    """A script has said why it ends, and with which code."""
+
+
+@contextmanager
+def clear_ending(console: Console, kept: str, *, exits: bool = False) -> Iterator[None]:
+    """Turns whatever ends the block early into one line and an exit code.
+
+    Args:
+        console: where the line goes; to stderr where that fails.
+        kept: what an interruption leaves, in words.
+        exits: whether SystemExit is meant, as that of a parser of arguments is; else it comes from a user's code, and
+            leaving without a result is no success.
+
+    Raises:
+        Ended: 130 after Ctrl-C, 143 after SIGTERM, 2 after anything else.
+    """
+    with _signals_raise():
+        try:
+            yield
+            sys.stdout.flush()
+        except Ended:
+            raise
+        except BaseException as error:
+            _ignore_signals()
+            raise Ended(_tell(console, error, kept, exits)) from None
+
+
+def say(console: Console, text: str | Text) -> None:
+    """Prints a line as it is; on stderr where the console cannot be written to."""
+    try:
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
+        with suppress(OSError, ValueError):  # else Python tries again at its end, and exits with 120
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _tell(console: Console, error: BaseException, kept: str, exits: bool) -> int:
+    """Says what happened; the exit code."""
+    if isinstance(error.__context__, BrokenPipeError):  # rich makes an exit of it
+        error = error.__context__
+    if isinstance(error, KeyboardInterrupt):
+        say(console, f"interrupted; {kept}")
+        return 143 if isinstance(error, Terminated) else 130
+    if isinstance(error, SystemExit) and exits:
+        return 0 if error.code in (0, None) else 2
+    if isinstance(error, SystemExit):
+        say(console, _line("SystemExit", f"code {error.code!r} before the work was done; likely cause: code of yours"))
+    elif isinstance(error, S2RError | OSError | MemoryError):
+        say(console, _line(type(error).__name__, str(error) or "no more memory"))
+    else:
+        with suppress(OSError):
+            traceback.print_exception(error)
+        what = printable(f"{type(error).__name__}: {error}", LONGEST)
+        say(console, _line("unforeseen", f"{what}; likely cause: a fault in code of yours or in this library (stderr)"))
+    return 2
+
+
+def _line(name: str, message: str) -> Text:
+    return Text.assemble((name, "bold red"), f": {printable(message, LONGEST)}")
+
+
+# -- signals ---------------------------------------------------------------------------------------------------------
+
+SIGNALS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Ctrl-C and SIGTERM as exceptions; a signal that the process was started to ignore stays ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number, handler in before.items():
+        if handler != signal.SIG_IGN:
+            signal.signal(number, _raise)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _raise(number: int, frame: object) -> None:
+    raise SIGNALS[number]
+
+
+def _ignore_signals() -> None:
+    """From here on the end is decided."""
+    if threading.current_thread() is threading.main_thread():
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)

@@ -1,0 +1,245 @@
+"""Configurations of the scripts: Hydra is known here alone.
+
+Every key of a script's settings is there from the start, with the default of its dataclass (`defaults/run`), and its
+records are open: whatever a command line says reaches `s2r_torch.schema`, which knows the types and says what is wrong.
+`net=NAME` and `env=NAME` need no file: any name makes a configuration, and the registries say whether it is known.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from s2r_torch.errors import S2RError, SettingError
+from s2r_torch.families import FAMILIES
+from s2r_torch.planner.settings import PlanSettings
+from s2r_torch.predictors.nets.settings import NetSettings
+from s2r_torch.predictors.registry import NETS
+from s2r_torch.reports.endings import Ended, clear_ending, say
+from s2r_torch.reports.help import settings_help
+from s2r_torch.runs.settings import ComparisonSettings, RunSettings
+from s2r_torch.schema import defaults, typo
+from s2r_torch.text import printable
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+SHARED = CONF / "run"  # experiments and settings of a run, for every script that makes runs
+NAMED = {"env": FAMILIES, "net": NETS}  # groups whose options are names in a registry
+
+
+def run_defaults() -> dict[str, Any]:
+    """Every setting of a run with its default; families and networks have their own."""
+    values = {key: value for key, value in defaults(RunSettings).items() if key != "nets"}
+    return {**values, "plugins": [], "env": {}}
+
+
+DEFAULTS = {
+    "run": run_defaults,
+    "compare": lambda: {"compare": defaults(ComparisonSettings)},
+    "plan": lambda: defaults(PlanSettings),
+}
+
+
+def open_records(values: dict[str, Any]) -> DictConfig:
+    """Settings whose records take any key: the schema says later which ones there are, and what may be in them."""
+    config = OmegaConf.create(values)
+    for value in config.values():
+        if OmegaConf.is_dict(value):
+            OmegaConf.set_struct(value, False)
+    return config
+
+
+class Names(ConfigSource):
+    """Configurations that are made of a name: `env/grid`, `net/peaks`, `defaults/run`."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "names"
+
+    def available(self) -> bool:
+        return True
+
+    def is_group(self, config_path: str) -> bool:
+        return config_path.strip("/") in NAMED
+
+    def is_config(self, config_path: str) -> bool:
+        group, _, name = config_path.removesuffix(".yaml").strip("/").rpartition("/")
+        return (group == "defaults" and name in DEFAULTS) or (group in NAMED and name.isidentifier())
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        group = config_path.strip("/")
+        return sorted(NAMED[group]) if group in NAMED and results_filter != ObjectType.GROUP else []
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        if not self.is_config(config_path):
+            raise ConfigLoadError(f"no configuration {config_path}")
+        group, _, name = config_path.removesuffix(".yaml").strip("/").rpartition("/")
+        if group == "defaults":
+            package, config = "_global_", open_records(DEFAULTS[name]())
+        elif group == "env":
+            package, config = "_global_", open_records({"env": {"name": name}})
+        else:  # `net` itself takes no further networks: net.conv.width=64 is no way to have conv in the class
+            package, config = f"net.{name}", OmegaConf.create({}, flags={"struct": False})
+        return ConfigResult("names", self.full_path(), config, {"package": package})
+
+
+class Places(SearchPathPlugin):
+    """Where configurations are looked for, beside the script's own folder: a user's come after those that ship."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        search_path.append("shared", f"file://{SHARED}")
+        search_path.append("yours", f"file://{Path.cwd() / 'conf'}")
+        search_path.append("yours", f"file://{Path.cwd()}")
+        search_path.append("names", "names://")
+
+
+def part_of_path(value: object) -> str:
+    """A setting as part of a folder's name, before its type was looked at; a wrong one is refused in that folder."""
+    return re.sub(r"[^\w.-]", "_", str(value))[:60].lstrip(".")
+
+
+Plugins.instance().register(Names)
+Plugins.instance().register(Places)
+OmegaConf.register_new_resolver("part", part_of_path, replace=True)
+
+
+# -- scripts ---------------------------------------------------------------------------------------------------------
+
+Job = Callable[[DictConfig, Path, Console], None]
+
+
+def script(name: str, job: Job, *, kept: Callable[[DictConfig, Path], str], about: str, console: Console) -> None:
+    """Runs a script from its command line to its end, whatever that is (`reports.endings`).
+
+    One of several jobs (`-m`) that fails does not end the others; failures are listed at the end, and the code is 2.
+
+    Args:
+        name: of the configuration, conf/NAME/NAME.yaml.
+        job: what is done with one configuration, in its folder.
+        kept: what an interruption leaves, in words.
+        about: what --help says.
+        console: where everything is printed.
+    """
+    failed: list[str] = []
+
+    def one(cfg: DictConfig) -> None:
+        hydra_says = HydraConfig.get()
+        folder = Path(hydra_says.runtime.output_dir)
+        try:
+            with clear_ending(console, kept(cfg, folder)):
+                job(cfg, folder, console)
+        except Ended as ended:
+            if hydra_says.mode != RunMode.MULTIRUN or ended.code != 2:
+                raise
+            failed.append(" ".join(hydra_says.overrides.task))
+
+    with clear_ending(console, "nothing was begun", exits=True):
+        if {"--help", "-h"} & set(sys.argv[1:]):
+            say(console, about)
+            return
+        os.environ["HYDRA_FULL_ERROR"] = "1"  # its errors come here, and are told like all others
+        with our_errors():
+            hydra.main(version_base="1.3", config_path=str(CONF / name), config_name=name)(one)()
+        if failed:
+            say(console, f"{len(failed)} of these jobs failed, as said above:")
+            for overrides in failed:
+                say(console, f"    {printable(overrides)}")
+            raise Ended(2)
+
+
+def composed(overrides: list[str]) -> DictConfig:
+    """Another configuration of a run, within a script.
+
+    Raises:
+        SettingError: it cannot be put together.
+    """
+    with our_errors():
+        return hydra.compose("run", overrides)
+
+
+def task_overrides() -> list[str]:
+    """What the command line changes, within a script."""
+    return list(HydraConfig.get().overrides.task)
+
+
+@contextmanager
+def our_errors() -> Iterator[None]:
+    """What Hydra refuses becomes a SettingError."""
+    try:
+        yield
+    except S2RError:
+        raise
+    except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: net=null
+        raise as_setting_error(error) from error
+
+
+def as_setting_error(error: Exception) -> SettingError:
+    """What Hydra refused, in our words."""
+    beyond = r"Config search path|See https?:|To append to your config|full_key|Set the environment"
+    text = " ".join(re.split(beyond, str(error))[0].split())
+    cause = "a typo on the command line or in a configuration"
+    key = re.match(r"Could not override '([^']+)'", text)
+    if key and key[1].startswith("net."):
+        network = key[1].split(".")[1]
+        cause = f"net={network} was not given"
+    elif key and "." not in key[1]:
+        cause = typo(key[1], ["net", *(known for make in DEFAULTS.values() for known in make())])
+    elif "~" in text:
+        cause = "a tilde, which Hydra's grammar does not know; write $HOME"
+    return SettingError(expected="settings that can be put together", got=text, cause=cause)
+
+
+def plain_config(cfg: DictConfig) -> dict[str, Any]:
+    """A composed configuration as plain values.
+
+    Raises:
+        SettingError: an interpolation that leads nowhere.
+    """
+    with our_errors():
+        return OmegaConf.to_container(cfg, resolve=True)
+
+
+def parameters_of(family: Callable) -> str:
+    """A family's parameters with their defaults, as a command line has them."""
+    named = inspect.signature(family).parameters.values()
+    return " ".join(f"env.{p.name}={'???' if p.default is p.empty else p.default}" for p in named)
+
+
+def help_on_runs(doc: str) -> str:
+    """The help of a script that makes runs: its own words, then every setting."""
+    lines = [
+        doc.strip(),
+        "",
+        "Settings: KEY=VALUE on the command line; what is shown is the default. Values of your own: env/NAME.yaml and",
+        "experiment/NAME.yaml in the working folder or its conf/, for env=NAME and +experiment=NAME.",
+        "",
+        "env=grid: a family, with its parameters env.KEY=VALUE, or one that plugins register",
+        *(line for name in FAMILIES for line in textwrap.wrap(f"env={name} {parameters_of(FAMILIES[name])}", 110)),
+        f"net=lookup: a network: {', '.join(NETS)}, or one that plugins register;",
+        "    'net=[lookup,conv]' takes both",
+        *settings_help(NetSettings, "net.NAME"),
+        "plugins=[]: modules of yours that register families and networks",
+        *settings_help(RunSettings, leave_out=["nets"]),
+        "",
+        "hydra.run.dir=FOLDER: where results go; --multirun (-m): several values per key, a,b,c; --hydra-help: more",
+    ]
+    return "\n".join(lines)
