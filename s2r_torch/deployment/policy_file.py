@@ -70,6 +70,7 @@ def save_policy(
     require_finite(tensors, meta_policy.ensemble)
     data = tensor_files.encoded(tensors, _header(meta_policy, family, certificate, notes or {}), KIND)
     header, again = tensor_files.decoded(BytesIO(data), len(data), path, KIND)
+    check_header(header, again)
     _policy(header, again, path)
     tensor_files.store(path, data)
     if sign_with is not None:
@@ -201,9 +202,8 @@ def read(path: Path | str) -> tuple[dict, dict[str, Tensor]]:
 
 @plain_torch()
 def _policy(header: dict, tensors: dict[str, Tensor], path: Path | str) -> MetaPolicy:
-    """The policy of a file whose checksum was right; whatever does not fit together is one CheckpointError."""
+    """The policy of a file whose header was checked; whatever does not fit together is one CheckpointError."""
     try:
-        check_header(header, tensors)
         policy = _assemble(header, tensors)
         check_promises(header, policy.ensemble)
         _try_once(policy)

@@ -70,7 +70,7 @@ class Number:
     def faults(self, value: object, place: str) -> Iterator[Fault]:
         known = type(value) in (int, float) and value == value
         if not known or not self.low <= value <= self.high or (self.above and value == self.low):
-            words = f"above {self.low:g}, at most {self.high:g}" if self.above else f"in {self.low:g} .. {self.high:g}"
+            words = f"> {self.low:g}, at most {self.high:g}" if self.above else f"in {self.low:g} .. {self.high:g}"
             yield place, f"a number {words}", value
 
 

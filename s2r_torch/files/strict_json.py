@@ -12,6 +12,9 @@ texts that differ stand for two.
 from __future__ import annotations
 
 import json
+import math
+
+from s2r_torch.text import printable
 
 DEEPEST = 32  # lists and records inside each other
 
@@ -37,7 +40,7 @@ def parsed(text: str | bytes) -> object:
             nested deeper than `DEEPEST`.
     """
     try:
-        value = json.loads(text, parse_constant=_no_number, object_pairs_hook=_record)
+        value = json.loads(text, parse_float=_finite, parse_constant=_finite, object_pairs_hook=_record)
     except RecursionError:
         raise ValueError(f"values nested deeper than {DEEPEST}") from None
     if depth(value) > DEEPEST:
@@ -65,8 +68,11 @@ def _record(pairs: list[tuple[str, object]]) -> dict:
     return found
 
 
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name}, which is no finite number")
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{printable(text, 20)}, which is no finite number")
+    return number
 
 
 def _number(value: object) -> object:
