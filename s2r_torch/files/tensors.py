@@ -153,7 +153,7 @@ def _header(layout: Layout, kind: str, path: Path) -> dict:
         )
     if not {*OURS} <= {*header} or not isinstance(header["tensors"], dict) or not isinstance(header["digest"], str):
         raise damaged(f"a header without {', '.join(OURS)} in {printable(path)}")
-    if not layout.exact or spelt(header) != text:
+    if not layout.exact or {*layout.metadata} != {KEY} or spelt(header) != text:
         raise damaged(f"a header that is spelt otherwise, or holds more, in {printable(path)}")
     if header["kind"] != kind:
         raise CheckpointError(

@@ -1,5 +1,7 @@
 """Policy files changed by hand, with a checksum that is right again (crafted) or not."""
 
+import json
+
 from safetensors.torch import save
 
 from s2r_torch.files import tensors as tensor_files
@@ -14,3 +16,15 @@ def crafted(path, header, tensors, digest="right"):
         path.write_bytes(tensor_files.encoded(tensors, own, "policy"))
     else:
         path.write_bytes(save(tensors, {KEY: spelt(header)}))
+
+
+def outer(data):
+    """What the safetensors header of a file says."""
+    return json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+
+
+def with_outer(data, header, separators=(",", ":"), pad=8):
+    """The same file with another safetensors header."""
+    raw = json.dumps(header, separators=separators).encode()
+    raw += b" " * (-len(raw) % 8 + pad - 8)
+    return len(raw).to_bytes(8, "little") + raw + data[8 + int.from_bytes(data[:8], "little") :]
