@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.policies import certificate_by_hand, judged_policy, policy_of
+from support.policies import policy_of
 from support.tampering import crafted
 
 from s2r_torch.density.estimator import DensityEstimator
@@ -298,7 +298,7 @@ def test_failed_save_keeps_the_old_file(saved, monkeypatch):
 
 KILLED = """
 import os, sys, time
-from support.policies import certificate_by_hand, judged_policy, policy_of
+from support.policies import policy_of
 from support.tampering import crafted
 from s2r_torch.deployment.policy_file import save_policy
 policies = [policy_of(), policy_of(("mlp",))]
