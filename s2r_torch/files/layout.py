@@ -62,15 +62,15 @@ class Layout:
     exact: bool
 
     @staticmethod
-    def read(file: BinaryIO, size: int, path: Path) -> Layout:
-        """Reads the header of a file of `size` bytes, and leaves the file where the data begins.
+    def read(file: BinaryIO, size: int, path: Path, most: int = MOST_HEADER) -> Layout:
+        """Reads the header, of at most `most` bytes, of a file of `size` bytes, and stops where the data begins.
 
         Raises:
             CheckpointError: cut, damaged, another kind of file, or bytes that no tensor accounts for.
         """
         beginning = file.read(BEGINNING)
         length = int.from_bytes(beginning[:8], "little")
-        if len(beginning) < 9 or beginning[8:9] != b"{" or not 2 <= length <= min(size - 8, MOST_HEADER):
+        if len(beginning) < 9 or beginning[8:9] != b"{" or not 2 <= length <= min(size - 8, most):
             require_known(beginning, size, path)
             raise damaged(f"no header of a safetensors file in {printable(path)} ({size} bytes)")
         file.seek(8)
@@ -88,7 +88,7 @@ class Layout:
 def _checked(values: object, size: int, path: Path) -> tuple[dict, dict]:
     """Metadata and entries; their tensors fill the data, of that size in bytes, without a gap."""
     metadata = values.pop("__metadata__", {}) if isinstance(values, dict) else {}
-    for schema, value in ((MapOf(Text(MOST_HEADER), 100), metadata), (MapOf(ENTRY, 2**16, 1000), values)):
+    for schema, value in ((MapOf(Text(MOST_DATA), 100), metadata), (MapOf(ENTRY, 2**16, 1000), values)):
         for where, expected, _ in schema.faults(value, "header"):
             raise damaged(f"a header without {expected} at {printable(where)} in {printable(path)}")
     end = 0

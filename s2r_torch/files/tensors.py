@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,13 +22,14 @@ from torch import Tensor
 from s2r_torch.defaults import plain_torch
 from s2r_torch.errors import CheckpointError
 from s2r_torch.files.foreign import require_file
-from s2r_torch.files.layout import DTYPES, NAMES, Layout, damaged
+from s2r_torch.files.layout import DTYPES, MOST_HEADER, NAMES, Layout, damaged
 from s2r_torch.files.strict_json import parsed, spelt
 from s2r_torch.files.whole import replacing
 from s2r_torch.text import printable
 
 KEY = "s2r_torch"
 FORMAT = 3
+MOST_OWN_HEADER = 2**26
 OURS = ("format", "kind", "tensors", "digest")  # names in the header that belong to this module
 
 
@@ -52,7 +55,7 @@ def store(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())  # a power cut after the renaming must find the contents, too
         file.seek(0)
-        before = Layout.read(file, os.fstat(file.fileno()).st_size, path).before
+        before = Layout.read(file, os.fstat(file.fileno()).st_size, path, MOST_OWN_HEADER).before
         if before != data[: len(before)]:
             raise damaged(f"another header than was written to {printable(path)}")
 
@@ -78,19 +81,24 @@ def read(path: Path, kind: str = "tensors") -> tuple[dict, dict[str, Tensor]]:
     Raises:
         CheckpointError: missing, cut, damaged, changed, of another format, or another kind of file.
     """
-    path = Path(path)
-    try:
-        require_file(path)
-        with path.open("rb") as file:
-            return decoded(file, os.fstat(file.fileno()).st_size, path, kind)
-    except OSError as error:
-        raise damaged(f"{type(error).__name__}: {printable(error)} in {printable(path)}") from error
+    with _opened(Path(path)) as (file, size):
+        return decoded(file, size, Path(path), kind)
+
+
+def header(path: Path, kind: str = "tensors") -> dict:
+    """The header of a file alone, in a moment: the checksum, which needs all the tensors, is not compared.
+
+    Raises:
+        CheckpointError: missing, cut, of another format, or another kind of file.
+    """
+    with _opened(Path(path)) as (file, size):
+        return _header(Layout.read(file, size, path, _most(kind)), kind, path)
 
 
 @plain_torch()
 def decoded(file: BinaryIO, size: int, path: Path, kind: str = "tensors") -> tuple[dict, dict[str, Tensor]]:
     """The header and all tensors of an open file of that size; `path` is for messages, errors as in `read`."""
-    layout = Layout.read(file, size, path)
+    layout = Layout.read(file, size, path, _most(kind))
     header = _header(layout, kind, path)
     _require_listed(header["tensors"], layout.entries, path)
     try:
@@ -109,6 +117,22 @@ def decoded(file: BinaryIO, size: int, path: Path, kind: str = "tensors") -> tup
 def digest(tensors: dict[str, Tensor]) -> str:
     """A checksum of names, types, shapes and contents: one flipped bit changes it."""
     return _digest({"tensors": _listing(tensors)}, tensors)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
+    """A file to be read, and its size; whatever the system refuses is a CheckpointError."""
+    try:
+        require_file(path)
+        with path.open("rb") as file:
+            yield file, os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise damaged(f"{type(error).__name__}: {printable(error)} in {printable(path)}") from error
+
+
+def _most(kind: str) -> int:
+    """Bytes that the header of a file may have: what strangers send is small, curves of a run of one's own are long."""
+    return MOST_OWN_HEADER if kind == "tensors" else MOST_HEADER
 
 
 def _digest(header: dict, tensors: dict[str, Tensor]) -> str:
