@@ -29,7 +29,7 @@ FAMILY = {"name": "grid", "parameters": {"width": 3}}
 def made(tmp_path_factory):
     """A certified policy with a reference, as a file and as its parts."""
     path = tmp_path_factory.mktemp("made") / "policy.safetensors"
-    save_policy(path, judged_policy(), family=FAMILY, certificate=certificate_by_hand(realizable=False, survivors=3))
+    save_policy(path, judged_policy(), family=FAMILY, certificate=certificate_by_hand(realizable=False))
     return path, read(path)[0], load_file(path)
 
 
@@ -227,7 +227,7 @@ def test_numbers_that_are_not_finite_are_refused_when_saving_and_named(tmp_path,
         {"family": {"name": "grid", "parameters": {"a": math.nan}}},
         {"notes": {"a": object()}},
         {"notes": {"a": "b" * 10**5}},
-        {"certificate": certificate_by_hand()},  # of five survivors, where three are saved
+        {"certificate": certificate_by_hand(realizable=False, survivors=5)},  # where three are saved
     ],
 )
 def test_what_would_not_load_is_not_saved(tmp_path, said):
