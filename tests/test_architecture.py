@@ -12,7 +12,7 @@ PACKAGE = ROOT / "s2r_torch"
 
 # Lowest layer first; a module imports from its own line or from lines above it (docs/architecture.md).
 LAYERS = (
-    ("base", "errors", "rng", "registry", "text", "progress", "schema", "files"),
+    ("base", "errors", "rng", "registry", "text", "progress", "schema", "defaults", "files"),
     ("density", "coverage", "episodes", "planner", "problem"),
     ("families",),
     ("predictors",),
@@ -34,6 +34,7 @@ HOMES = {
     "safetensors": {"files/tensors.py"},
     "matplotlib": {f"reports/{path.name}" for path in (PACKAGE / "reports").glob("*.py")},
     "pyarrow": {"deployment/recording/tables.py"},
+    "cryptography": {"deployment/signature.py"},
     "onnx": set(),  # torch.onnx needs it, and says so
 }
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from s2r_torch.base import UnlabelledWorld
 from s2r_torch.coverage import passages
+from s2r_torch.defaults import plain_torch
 from s2r_torch.deployment.collection import Collection, Collector, missing_episodes
 from s2r_torch.deployment.likeness import REFUSED, Likeness, untested
 from s2r_torch.deployment.policy import MetaPolicy, Policy
@@ -110,6 +111,7 @@ def deploy(
     return _condition(meta_policy, collector.until, meta_policy.n_real, stopping, refuse)
 
 
+@plain_torch()
 def deploy_recorded(
     meta_policy: MetaPolicy,
     recording: Recording,

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from s2r_torch.defaults import plain_torch
 from s2r_torch.deployment.policy import Policy
 from s2r_torch.errors import SettingError
 from s2r_torch.predictors.ensemble import greedy_actions
@@ -83,6 +84,7 @@ class Program(nn.Module):
         return torch.where(known, greedy_actions(q), -1), q
 
 
+@plain_torch()
 def export_policy(policy: Policy, path: Path | str) -> None:
     """Writes the policy of one world; the file's ending says how.
 
@@ -124,7 +126,7 @@ def traced(policy: Policy) -> torch.export.ExportedProgram:
     program = Program(policy).eval()
     grid = policy.problem.grid
     low, high = (torch.tensor(edge, dtype=torch.float32) for edge in (grid.low, grid.high))
-    x = low + (high - low) * torch.linspace(0.1, 0.9, ROWS)[:, None]
+    x = low + (high - low) * torch.linspace(0.1, 0.9, ROWS, dtype=torch.float32)[:, None]
     with torch.no_grad():
         program(torch.tensor(0), x)  # fills what the grid computes once, outside the trace
         return torch.export.export(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import PredictorGroup, check_shape
+from s2r_torch.defaults import plain_torch
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.deployment.likeness import Reference
 from s2r_torch.deployment.recording.episodes import Recording, after
@@ -52,6 +53,7 @@ class MetaPolicy:
     def problem(self) -> Problem:
         return self.ensemble.problem
 
+    @plain_torch()
     def condition(self, D_hat: Tensor) -> Policy:
         """The policy for one world's densities [xi, G], or for B worlds' [B, xi, G]."""
         one = D_hat.ndim == 2
@@ -73,6 +75,7 @@ class MetaPolicy:
             observations = observations.samples(self.problem.graph, self.n_real)
         return self.condition(self.densities(observations))
 
+    @plain_torch()
     def densities(self, observations: Sequence[Tensor]) -> Tensor:
         """The densities [..., xi, G] of observations [..., n_s, d] of every state; leading sizes are those of worlds.
 
@@ -104,6 +107,7 @@ class Policy:
     group: PredictorGroup  # the acting predictor alone
     D: Tensor  # [B or 1, xi, G] what it is conditioned on
 
+    @plain_torch()
     def q(self, step: int, x: Tensor) -> Tensor:
         """f(D, x, a) for x [n, d] (one world) or [B, n, d] (B worlds): [..., A]."""
         spec = self.problem.spec

@@ -1,34 +1,38 @@
 """Policy files: tensors in safetensors, the rest JSON. Nothing in a file is imported, unpickled or executed.
 
 A file names its kernel, networks and family; names are looked up in this library's own registries. It holds all that
-deployment needs, and loads without Hydra, Lightning or Gymnasium. It is written under a temporary name and renamed, so
-that a crash never leaves half a file.
+deployment needs, and loads without Hydra, Lightning or Gymnasium. What is read is what was saved: a checksum is
+compared first (files/tensors.py), then every field is checked (header.py), and only then is anything built.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 from dataclasses import asdict
+from io import BytesIO
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from s2r_torch.base import ProblemSpec, StateGraph
-from s2r_torch.coverage import assigned
+from s2r_torch.defaults import plain_torch
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
 from s2r_torch.deployment.certificate import Certificate
+from s2r_torch.deployment.header import CAUSE, check_header, check_promises
 from s2r_torch.deployment.likeness import Population, Reference
 from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.deployment.signature import sign, verify
 from s2r_torch.errors import CheckpointError, S2RError
 from s2r_torch.files import tensors as tensor_files
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.registry import group_class
 from s2r_torch.problem import Problem
+from s2r_torch.text import printable
 
-FORMAT = 2
+KIND = "policy"
 
 
 def versions() -> dict[str, str]:
@@ -36,6 +40,10 @@ def versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in ("s2r_torch", "torch", "numpy", "scipy", "safetensors")}
 
 
+# -- saving -----------------------------------------------------------------------------------------------------------
+
+
+@plain_torch()
 def save_policy(
     path: Path | str,
     meta_policy: MetaPolicy,
@@ -43,8 +51,9 @@ def save_policy(
     family: dict | None = None,
     certificate: Certificate | None = None,
     notes: dict | None = None,
+    sign_with: Path | str | None = None,
 ) -> None:
-    """Writes a policy file, atomically.
+    """Writes a policy file, atomically, once it is known that it will load.
 
     Args:
         path: where; an existing file is replaced only when the new one is complete.
@@ -52,18 +61,68 @@ def save_policy(
         family: `{"name", "parameters"}` of the family it was trained on.
         certificate: what was promised of it.
         notes: JSON values to keep with it, such as how it was made and what it reached.
+        sign_with: a private key; the signature is written beside the file (signature.py).
+
+    Raises:
+        CheckpointError: numbers that are not finite, named with their members; or something that no file may hold.
     """
-    problem, estimator = meta_policy.problem, meta_policy.estimator
-    tensors = {f"grid.axis{j}": axis.double() for j, axis in enumerate(problem.grid.axes)}
-    tensors["graph.next_state"], tensors["graph.layer"] = problem.graph.next_state, problem.graph.layer
-    recipes = []
-    for i, group in enumerate(meta_policy.ensemble.groups):
-        recipes.append(group.recipe())
-        tensors.update({f"group{i}.{name}": value for name, value in group.tensors().items()})
-    if meta_policy.reference is not None:
-        tensors.update(_reference_tensors(meta_policy.reference))
-    header = {
-        "format": FORMAT,
+    path, tensors = Path(path), _tensors(meta_policy)
+    require_finite(tensors, meta_policy.ensemble)
+    data = tensor_files.encoded(tensors, _header(meta_policy, family, certificate, notes or {}), KIND)
+    header, again = tensor_files.decoded(BytesIO(data), len(data), path, KIND)
+    check_header(header, again)
+    _policy(header, again, path)
+    tensor_files.store(path, data)
+    if sign_with is not None:
+        sign(path, header["digest"], sign_with)
+
+
+def save_exploration(path: Path | str, graph: StateGraph, D_hat: Tensor, estimator: DensityEstimator) -> None:
+    """Writes the state graph and densities [B, xi, G] of an exploration, atomically."""
+    tensors = {f"grid.axis{j}": axis.double() for j, axis in enumerate(estimator.grid.axes)}
+    tensors |= {"graph.next_state": graph.next_state, "graph.layer": graph.layer, "D_hat": D_hat}
+    header = {"paths": graph.paths, "bandwidth": estimator.bandwidth}
+    tensor_files.write(Path(path), tensors, header, "exploration")
+
+
+def require_finite(tensors: dict[str, Tensor], ensemble: Ensemble | None = None) -> None:
+    """Raises CheckpointError unless all numbers are finite; names the tensors and, where known, the members."""
+    broken = sorted(name for name, value in tensors.items() if not bool(torch.isfinite(value).all()))
+    if broken:
+        raise CheckpointError(
+            expected="finite tensors",
+            got=f"not finite: {printable(broken[:5])}{ensemble and _members(tensors, broken[0], ensemble) or ''}",
+            cause="a damaged file, or a run that diverged",
+        )
+
+
+def _members(tensors: dict[str, Tensor], name: str, ensemble: Ensemble) -> str:
+    """Which members of the class the numbers of one tensor belong to, in words."""
+    group, _, _ = name.partition(".")
+    sizes = [g.size for g in ensemble.groups]
+    value = tensors[name]
+    i = int(group.removeprefix("group")) if group.startswith("group") else -1
+    if i < 0 or value.ndim < 2 or len(value) % sizes[i]:
+        return ""
+    rows = (~torch.isfinite(value.unflatten(0, (sizes[i], -1)).flatten(1))).any(1).nonzero().flatten()
+    return f" in members {printable((rows + sum(sizes[:i])).tolist()[:5])}"
+
+
+def _tensors(policy: MetaPolicy) -> dict[str, Tensor]:
+    graph, found = policy.problem.graph, {}
+    found |= {f"grid.axis{j}": axis.double() for j, axis in enumerate(policy.problem.grid.axes)}
+    found |= {"graph.next_state": graph.next_state, "graph.layer": graph.layer}
+    for i, group in enumerate(policy.ensemble.groups):
+        found |= {f"group{i}.{name}": value for name, value in group.tensors().items()}
+    if policy.reference is not None:
+        population = {f"reference.{name}": value for name, value in vars(policy.reference.population).items()}
+        found |= population | {f"reference.{name}": getattr(policy.reference, name) for name in ("unlike", "disagree")}
+    return found
+
+
+def _header(policy: MetaPolicy, family: dict | None, certificate: Certificate | None, notes: dict) -> dict:
+    problem, estimator = policy.problem, policy.estimator
+    return {
         "versions": versions(),
         "spec": asdict(problem.spec),
         "paths": problem.graph.paths,
@@ -74,54 +133,53 @@ def save_policy(
             "boundary": estimator.boundary,
             "off_grid_limit": estimator.off_grid_limit,
         },
-        "exact": meta_policy.ensemble.exact,
-        "certified": meta_policy.ensemble.certified,  # for readers; loading asks the networks
-        "groups": recipes,
-        "chosen": meta_policy.chosen,
-        "cover": meta_policy.cover,
-        "n_real": meta_policy.n_real,
+        "exact": policy.ensemble.exact,
+        "certified": policy.ensemble.certified,  # for readers; loading asks the networks
+        "groups": [group.recipe() for group in policy.ensemble.groups],
+        "chosen": policy.chosen,
+        "cover": policy.cover,
+        "n_real": policy.n_real,
         "family": family,
         "certificate": certificate.to_json() if certificate else None,
-        "notes": notes or {},
+        "notes": notes,
     }
-    tensor_files.write(Path(path), tensors, header)
 
 
-def save_exploration(path: Path | str, graph: StateGraph, D_hat: Tensor, estimator: DensityEstimator) -> None:
-    """Writes the state graph and densities [B, xi, G] of an exploration, atomically."""
-    tensors = {f"grid.axis{j}": axis.double() for j, axis in enumerate(estimator.grid.axes)}
-    tensors |= {"graph.next_state": graph.next_state, "graph.layer": graph.layer, "D_hat": D_hat}
-    tensor_files.write(Path(path), tensors, {"format": FORMAT, "paths": graph.paths, "bandwidth": estimator.bandwidth})
+# -- loading ----------------------------------------------------------------------------------------------------------
 
 
-def load_policy(path: Path | str) -> MetaPolicy:
+def load_policy(path: Path | str, *, verify_with: Path | str | None = None) -> MetaPolicy:
     """Reads a policy file, checks everything in it, and certifies its networks again.
 
+    Args:
+        path: the file.
+        verify_with: the public key that it must be signed by; None asks for no signature.
+
     Raises:
-        CheckpointError: missing, cut, damaged, of a newer format, or with entries missing or not finite.
+        CheckpointError: missing, cut, damaged, of another format, not signed by that key, or with anything in it that
+            `save_policy` would not have written.
         LipschitzError: weights that break the declared Lipschitz bound (Assumption 4).
+        SettingError: a network of a plugin that was not imported.
     """
     header, tensors = read(path)
-    try:
-        policy = _assemble(header, tensors)
-    except S2RError:
-        raise
-    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
-        raise CheckpointError(
-            expected="a complete policy file",
-            got=f"{type(error).__name__}: {' '.join(str(error).split())[:200]} in {path}",
-            cause="a file edited by hand, or written by another version",
-        ) from error
-    if header.get("digest") != tensor_files.digest(tensors):
-        raise CheckpointError(
-            expected="the numbers that were written", got=f"others in {path}", cause="a damaged copy, or an edited file"
-        )
-    return policy
+    if verify_with is not None:
+        verify(path, header["digest"], verify_with)
+    return _policy(header, tensors, path)
+
+
+def sign_policy(path: Path | str, private_key: Path | str) -> None:
+    """Signs a policy file as it is; the signature is written beside it (signature.py)."""
+    sign(path, read(path)[0]["digest"], private_key)
+
+
+def verify_policy(path: Path | str, public_key: Path | str) -> None:
+    """Raises CheckpointError unless the file is intact and was signed by the owner of that key."""
+    verify(path, read(path)[0]["digest"], public_key)
 
 
 def family_of(path: Path | str) -> dict | None:
     """`{"name", "parameters"}` of the family that a policy file was trained on, if it says."""
-    return read(path)[0].get("family")
+    return read(path)[0]["family"]
 
 
 def load_certificate(path: Path | str) -> Certificate | None:
@@ -130,77 +188,67 @@ def load_certificate(path: Path | str) -> Certificate | None:
     Raises:
         CheckpointError: as in `load_policy`.
     """
-    values = read(path)[0].get("certificate")
-    try:
-        return Certificate.from_json(values) if values else None
-    except (KeyError, TypeError) as error:
-        raise CheckpointError(
-            expected="a complete certificate", got=f"{error} in {path}", cause="a file edited by hand"
-        ) from error
+    values = read(path)[0]["certificate"]
+    return Certificate.from_json(values) if values else None
 
 
 def read(path: Path | str) -> tuple[dict, dict[str, Tensor]]:
-    """The header and tensors of a policy file, with format and completeness checked."""
-    header, tensors = tensor_files.read(Path(path))
-    if header.get("format") != FORMAT:
-        raise CheckpointError(
-            expected=f"format {FORMAT}", got=f"{header.get('format')}", cause="a file from a newer or older s2r_torch"
-        )
-    broken = sorted(name for name, value in tensors.items() if not bool(torch.isfinite(value).all()))
-    if broken:
-        raise CheckpointError(
-            expected="finite tensors", got=f"not finite: {broken[:5]}", cause="a damaged file, or a run that diverged"
-        )
+    """The header and tensors of a policy file: as they were written, legal, and in agreement with each other."""
+    header, tensors = tensor_files.read(Path(path), KIND)
+    require_finite(tensors)
+    check_header(header, tensors)
     return header, tensors
 
 
+@plain_torch()
+def _policy(header: dict, tensors: dict[str, Tensor], path: Path | str) -> MetaPolicy:
+    """The policy of a file whose header was checked; whatever does not fit together is one CheckpointError."""
+    try:
+        policy = _assemble(header, tensors)
+        check_promises(header, policy.ensemble)
+        _try_once(policy)
+    except S2RError:
+        raise
+    except Exception as error:  # whatever a network says that does not fit its file
+        raise CheckpointError(
+            expected="a complete policy file",
+            got=f"{type(error).__name__}: {printable(' '.join(str(error).split()))} in {printable(path)}",
+            cause=CAUSE,
+        ) from error
+    return policy
+
+
 def _assemble(header: dict, tensors: dict[str, Tensor]) -> MetaPolicy:
-    spec = dict(header["spec"])
-    for name in ("low", "high", "obs_names"):
-        spec[name] = tuple(spec[name])
-    spec = ProblemSpec(**spec)
-    graph = StateGraph(
-        tensors["graph.next_state"], tensors["graph.layer"], tuple(tuple(path) for path in header["paths"])
-    )
-    if (spec.horizon, spec.num_actions) != (graph.horizon, graph.num_actions):
-        raise ValueError(f"horizon and actions {spec.horizon}, {spec.num_actions} with a graph of other ones")
-    grid = DensityGrid(tuple(tensors[f"grid.axis{j}"] for j in range(spec.obs_dim)))
-    problem = Problem(spec, graph, grid)
+    spec = ProblemSpec(**{k: tuple(v) if isinstance(v, list) else v for k, v in header["spec"].items()})
+    paths, cover = (tuple(tuple(path) for path in header[name]) for name in ("paths", "cover"))
+    graph = StateGraph(tensors["graph.next_state"], tensors["graph.layer"], paths)
+    problem = Problem(spec, graph, DensityGrid(tuple(tensors[f"grid.axis{j}"] for j in range(spec.obs_dim))))
     groups = []
     for i, recipe in enumerate(header["groups"]):
-        prefix = f"group{i}."
-        weights = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-        groups.append(group_class(recipe["kind"]).from_recipe(recipe, weights, problem))
-    made = header["estimator"]
-    estimator = DensityEstimator(
-        grid,
-        make_kernel(made["kernel"], made["order"]),
-        tuple(made["bandwidth"]),
-        made["boundary"],
-        off_grid_limit=made["off_grid_limit"],
-    )
+        weights = {name.removeprefix(f"group{i}."): t for name, t in tensors.items() if name.startswith(f"group{i}.")}
+        groups.append(group_class(recipe.get("kind")).from_recipe(recipe, weights, problem))
     ensemble = Ensemble(problem, tuple(groups), header["exact"])
-    cover = tuple(tuple(path) for path in header["cover"])
-    chosen, n_real = int(header["chosen"]), int(header["n_real"])
-    if not (0 <= chosen < ensemble.size and n_real >= 1):
-        raise ValueError(f"member {chosen} of {ensemble.size}, n_real {n_real}")
-    assigned(graph, cover)  # refuses a cover that misses a state
-    return MetaPolicy(ensemble, chosen, estimator, cover, n_real, _reference(tensors))
+    made = dict(header["estimator"])
+    kernel = make_kernel(made.pop("kernel"), made.pop("order"))
+    estimator = DensityEstimator(problem.grid, kernel, tuple(made.pop("bandwidth")), **made)
+    return MetaPolicy(ensemble, header["chosen"], estimator, cover, header["n_real"], _reference(tensors))
 
 
-def _reference_tensors(reference: Reference) -> dict[str, Tensor]:
-    population = reference.population
-    return {
-        "reference.mean": population.mean,
-        "reference.scale": population.scale,
-        "reference.precision": population.precision,
-        "reference.unlike": reference.unlike,
-        "reference.disagree": reference.disagree,
-    }
+def _try_once(policy: MetaPolicy) -> None:
+    """Asks every group for values at every step, so that a class that cannot act is refused now and not in reality."""
+    problem = policy.problem
+    D = torch.zeros(1, problem.graph.num_states, problem.grid.num_points, dtype=torch.float64)
+    x = torch.tensor([problem.spec.low, problem.spec.high], dtype=torch.float64).mean(0).expand(1, 1, -1)
+    for group in policy.ensemble.groups:
+        conditioned = group.condition(D)
+        for step in range(problem.graph.horizon):
+            q = group.q(conditioned, step, x)
+            if q.shape != (group.size, 1, 1, problem.spec.num_actions) or not bool(torch.isfinite(q).all()):
+                raise ValueError(f"values of shape {list(q.shape)} at step {step}, or not finite")
 
 
 def _reference(tensors: dict[str, Tensor]) -> Reference | None:
-    """The inverse of `_reference_tensors`; None where a file holds no reference."""
+    """What a world is compared with; None where a file holds no reference."""
     found = {name.removeprefix("reference."): value for name, value in tensors.items() if name.startswith("reference.")}
     if not found:
         return None

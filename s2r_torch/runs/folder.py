@@ -74,7 +74,7 @@ class RunFolder:
                 header["episodes"],
                 header["seconds"],
                 header["cpu_seconds"],
-                tuple((series, step, value) for series, step, value in header["rows"]),
+                self._codec.unpack(header["rows"], {}),
                 tuple(header["warnings"]),
             )
         except (KeyError, CheckpointError) as error:
@@ -93,7 +93,7 @@ class RunFolder:
             "episodes": finished.episodes,
             "seconds": finished.seconds,
             "cpu_seconds": finished.cpu_seconds,
-            "rows": finished.rows,
+            "rows": self._codec.pack(finished.rows)[0],  # a curve may hold values that are not finite
             "warnings": finished.warnings,
         }
         tensors.write(self._place(stage), found, header)

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from support.policies import policy_of
+from support.tampering import crafted
 
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
@@ -24,7 +25,7 @@ from s2r_torch.deployment.policy_file import family_of, load_policy, read, save_
 from s2r_torch.errors import CheckpointError, LipschitzError, S2RError
 from s2r_torch.families import make_family
 from s2r_torch.families.mixture.predictors import MixturePredictors
-from s2r_torch.files.tensors import KEY
+from s2r_torch.files.tensors import OURS
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets.architectures import LookupNet
 from s2r_torch.predictors.registry import NETS
@@ -38,12 +39,12 @@ def saved(tmp_path):
     return path
 
 
-def rewritten(path, *, change_header=lambda h: None, change_tensors=lambda t: None):
-    """The same file with something changed by hand."""
+def rewritten(path, *, change_header=lambda h: None, change_tensors=lambda t: None, digest="right"):
+    """The same file with something changed by hand; also its checksum, so that it is right again, or not."""
     header, tensors = read(path)[0], load_file(path)
     change_header(header)
     change_tensors(tensors)
-    save_file(tensors, path, metadata={KEY: json.dumps(header)})
+    crafted(path, header, tensors, digest)
     return path
 
 
@@ -138,21 +139,21 @@ def test_a_single_changed_weight_is_noticed(saved):
         tensors[name].view(-1)[0] += 1e-3
 
     with pytest.raises(CheckpointError, match="the numbers that were written"):
-        load_policy(rewritten(saved, change_tensors=change))
+        load_policy(rewritten(saved, change_tensors=change, digest="stale"))
 
 
 def test_newer_format_is_refused(saved):
     with pytest.raises(CheckpointError, match="newer"):
-        load_policy(rewritten(saved, change_header=lambda h: h.update(format=99)))
+        load_policy(rewritten(saved, change_header=lambda h: h.update(format=99), digest="stale"))
 
 
 def test_missing_tensor_is_named(saved):
     for name in sorted(load_file(saved)):
         data = saved.read_bytes()
         with pytest.raises(CheckpointError, match=re.escape(name)):
-            load_policy(rewritten(saved, change_tensors=lambda t, name=name: t.pop(name)))
+            load_policy(rewritten(saved, change_tensors=lambda t, name=name: t.pop(name), digest="stale"))
         with pytest.raises(CheckpointError, match=re.escape(name)):  # also where the list was edited to match
-            load_policy(rewritten(saved, change_header=lambda h, name=name: h["tensors"].remove(name)))
+            load_policy(rewritten(saved, change_header=lambda h, name=name: h["tensors"].pop(name), digest="stale"))
         saved.write_bytes(data)
 
 
@@ -207,7 +208,7 @@ def test_nothing_that_a_file_names_is_imported_or_called(saved, tmp_path, monkey
 
 @pytest.mark.parametrize("new", [None, "text", -1, [], {}, 10**7, "left out"], ids=str)
 def test_a_header_edited_at_random_is_one_clear_error_or_makes_no_odds(saved, new):
-    header, tensors = read(saved)[0], load_file(saved)
+    header, tensors = {k: v for k, v in read(saved)[0].items() if k not in OURS}, load_file(saved)
 
     def places(node, path=()):
         yield path
@@ -225,7 +226,7 @@ def test_a_header_edited_at_random_is_one_clear_error_or_makes_no_odds(saved, ne
             inside[place[-1]] = new
             if new == "left out":
                 del inside[place[-1]]
-        save_file(tensors, saved, metadata={KEY: json.dumps(edited)})
+        crafted(saved, edited, tensors)
         with contextlib.suppress(S2RError):
             load_policy(saved)
             family_of(saved)
@@ -277,7 +278,7 @@ def test_a_weight_that_breaks_the_bound_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_bound_below_zero_is_refused(saved):
-    with pytest.raises(S2RError, match="lipschitz_bound > 0"):
+    with pytest.raises(S2RError, match="lipschitz_bound: a number > 0"):
         load_policy(rewritten(saved, change_header=lambda h: h["groups"][0]["settings"].update(lipschitz_bound=-1.0)))
 
 
@@ -298,6 +299,7 @@ def test_failed_save_keeps_the_old_file(saved, monkeypatch):
 KILLED = """
 import os, sys, time
 from support.policies import policy_of
+from support.tampering import crafted
 from s2r_torch.deployment.policy_file import save_policy
 policies = [policy_of(), policy_of(("mlp",))]
 save_policy(sys.argv[1], policies[0])

@@ -6,9 +6,9 @@ from support.attacks import PROBLEMS, attack, bumps, densities, make_net, names,
 
 from s2r_torch.errors import LipschitzError, ObservationError, SettingError
 from s2r_torch.predictors.nets import architectures, heads, lipschitz, steps
-from s2r_torch.predictors.nets import net as nets
 from s2r_torch.predictors.nets.learned_embeddings import SetEmbedding
 from s2r_torch.predictors.nets.lipschitz import StackedLinear
+from s2r_torch.predictors.registry import net_class
 
 EVERY = pytest.mark.parametrize("name", names())
 SEEING = [name for name in names() if name != "blind"]
@@ -264,7 +264,7 @@ def test_sets_do_not_care_about_the_order_of_states():
     for step in range(3):
         local = net.local(D, step, x)
         q = net.raw_q(step, net.standardised(D), local, x)
-        swapped = net.raw_q(step, net.standardised(D[:, [0, 2, 1, 4, 3]]), local, x)
+        swapped = net.raw_q(step, net.standardised(D[:, [0, 3, 4, 1, 2]]), local, x)
         mixed = net.raw_q(step, net.standardised(D[:, [1, 0, 2, 3, 4]]), local, x)
         torch.testing.assert_close(swapped, q, atol=2e-6, rtol=0)
         assert float((mixed - q).abs().max()) > 1e-3
@@ -282,7 +282,7 @@ def test_settings_and_names_are_checked():
     with pytest.raises(SettingError, match="a key of net.cones: .*anchors; got net.cones.channels"):
         make_net("cones", where, channels=4)
     with pytest.raises(SettingError, match="lokup"):
-        nets.net_class("lokup")
+        net_class("lokup")
     net = make_net("lookup", where)
     with pytest.raises(ObservationError, match="densities"):
         net.condition(torch.zeros(2, 5, 28))

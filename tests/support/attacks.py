@@ -27,8 +27,8 @@ def problem(kind: str = "line", nodes: int | None = None) -> Problem:
         graph = StateGraph(torch.tensor([[-1, -1, -1]]), torch.tensor([0]), ((),))
         spec = ProblemSpec(3, 1, 1, 1, (-1.0,), (3.0,))
         return Problem(spec, graph, DensityGrid.uniform(spec.low, spec.high, nodes or 25))
-    following = [[1, 2], [3, 3], [3, 4], [-1, -1], [-1, -1]]
-    graph = StateGraph(torch.tensor(following), torch.tensor([0, 1, 1, 2, 2]), ((), (0,), (1,), (0, 0), (1, 1)))
+    following = [[1, 3], [2, 2], [-1, -1], [2, 4], [-1, -1]]
+    graph = StateGraph(torch.tensor(following), torch.tensor([0, 1, 2, 1, 2]), ((), (0,), (0, 0), (1,), (1, 1)))
     low, high = ((-1.0,), (2.0,)) if kind == "line" else ((-1.0, 0.0), (2.0, 4.0))
     spec = ProblemSpec(2, 3, 2, len(low), low, high)
     return Problem(spec, graph, DensityGrid.uniform(low, high, nodes or (27 if kind == "line" else 7)))

@@ -60,5 +60,5 @@ def judged_policy():
 
 
 def certificate_by_hand(**gap) -> Certificate:
-    gap = Gap(0.2, 0.1, 0.3, 0.01, "given", 5, True), gap
+    gap = Gap(0.2, 0.1, 0.3, 0.01, "given", 3, True), gap
     return Certificate(200, 50, 100, 3, 0.05, "betting", 0.7, 0.65, 0.9, 0.4, replace(gap[0], **gap[1]))

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import check_shape
-from s2r_torch.errors import SettingError
+from s2r_torch.errors import CheckpointError, SettingError
 from s2r_torch.families import make_family
+from s2r_torch.files.json_schema import Choice, ListOf, MapOf, Number, Record, Text, Values, check, like
 from s2r_torch.problem import Problem
 
 if TYPE_CHECKING:
@@ -25,6 +26,15 @@ if TYPE_CHECKING:
 
 GAINS = (1.0, 0.5, 0.0)
 MAX_BITS = 16  # all flips of at most 2^16 patterns
+MOST = 2**12  # signs of a member, and any parameter of the family, in a policy file
+RECIPE = Record(
+    {
+        "kind": Choice(("mixture",)),
+        "mixture": MapOf(Values(1, 0), 20),
+        "flips": ListOf(Text(MOST, least=1, letters="01"), most=2**20, least=1),
+        "gains": ListOf(Number(0, 1), most=2**20, least=1),
+    }
+)
 
 
 class Quadrature(Protocol):
@@ -96,18 +106,21 @@ class MixturePredictors:
         """Rebuilds the members of `recipe()`; they have no tensors.
 
         Raises:
-            SettingError: a damaged recipe.
+            CheckpointError: a recipe that no class has, or one of another problem.
         """
-        flips = 1.0 - 2.0 * torch.tensor([[int(bit) for bit in member] for member in recipe["flips"]])
-        mixture = make_family("mixture", **recipe["mixture"])
+        known = make_family("mixture").parameters()
+        check(RECIPE, recipe, "class")
+        check(Record({name: like(value, MOST) for name, value in known.items()}), recipe["mixture"], "class.mixture")
+        spec, parameters = problem.spec, recipe["mixture"]
+        sizes = (parameters["horizon"], parameters["num_actions"], parameters["max_states"], 1)
+        if tensors or sizes != (spec.horizon, spec.num_actions, spec.max_states_per_layer, spec.obs_dim):
+            raise _unlike("a mixture of the problem's sizes, without tensors", f"{sizes}, {len(tensors)} tensors")
+        mixture, flips, gains = make_family("mixture", **parameters), recipe["flips"], recipe["gains"]
         shape = (len(flips), mixture.horizon, mixture.num_cells)
-        if flips.shape[1] != shape[1] * shape[2]:
-            raise SettingError(
-                expected=f"{shape[1] * shape[2]} signs per member", got=str(flips.shape[1]), cause="a damaged recipe"
-            )
-        return MixturePredictors(
-            mixture, problem.grid, flips.reshape(shape), torch.tensor(recipe["gains"], dtype=torch.float64)
-        )
+        if {len(member) for member in flips} != {shape[1] * shape[2]} or len(gains) != len(flips):
+            raise _unlike(f"{shape[1] * shape[2]} signs and one gain per member", f"others, {len(gains)} gains")
+        signs = 1.0 - 2.0 * torch.tensor([[int(bit) for bit in member] for member in flips], dtype=torch.float64)
+        return MixturePredictors(mixture, problem.grid, signs.reshape(shape), torch.tensor(gains, dtype=torch.float64))
 
     def recipe(self) -> dict:
         """JSON values that rebuild these members; flips as strings of 0 (kept) and 1 (flipped)."""
@@ -148,6 +161,10 @@ class MixturePredictors:
         """[size]: gain times the slope of q_h in theta_hat times the l1 norm of the functional over grid nodes."""
         steepest = self.mixture.unit / 2 * (self.mixture.amplitudes.max() + self.mixture.ahead.max())
         return self.gains * steepest * self._functional.abs().sum()
+
+
+def _unlike(expected: str, got: str) -> CheckpointError:
+    return CheckpointError(expected=expected, got=got, cause="a file edited by hand, or a damaged recipe")
 
 
 def _theta_functional(mixture: Mixture, grid: Quadrature) -> tuple[Tensor, float]:

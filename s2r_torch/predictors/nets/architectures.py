@@ -19,6 +19,7 @@ class StatisticsNet(Net):
     """Networks that see sorted values and mean positions of every state's density."""
 
     bound_factor = 50.0  # averages move much less than D does
+    fixed = (*Net.fixed, "ranks", "functionals")
 
     def setup(self) -> None:
         grid = self.problem.grid
@@ -123,7 +124,7 @@ class ConesNet(StatisticsNet):
     def setup(self) -> None:
         super().setup()
         size = self.problem.graph.horizon * (len(self.ranks) + len(self.functionals))
-        self.register_buffer("anchors", torch.zeros(self.options["anchors"], size))
+        self.register_buffer("anchors", torch.zeros(self.options["anchors"], size, dtype=torch.float32))
 
     def summary(self, D: Tensor) -> Tensor:
         return sup_distances(self._statistics(D), self.anchors)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from s2r_torch.defaults import plain_torch
 from s2r_torch.errors import SettingError
 from s2r_torch.predictors.nets.architectures import LookupNet
 from s2r_torch.predictors.nets.steps import Constants, Sizes, Step
@@ -33,7 +34,7 @@ class FreeNet(LookupNet):
     def make_step(self, states: int, generator: torch.Generator) -> Step:
         inputs = self.summary_size + states + self.problem.spec.obs_dim
         sizes = self.sizes(self.summary_size, states)
-        with torch.random.fork_rng(devices=[]):  # modules draw their weights from the global generator
+        with torch.random.fork_rng(devices=[]), plain_torch():  # modules draw their weights from the global generator
             torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
             return FreeStep([self.module(inputs, sizes.num_actions) for _ in range(self.size)], sizes)
 

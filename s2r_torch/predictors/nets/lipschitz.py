@@ -116,6 +116,17 @@ class _AfterAbs(torch.autograd.Function):
         return upward, grad @ u.mT, None
 
 
+def initial(shape: tuple[int, ...], width: float, generator: torch.Generator | None) -> Tensor:
+    """Initial weights of that shape, float32, uniform in +-width / 2.
+
+    Without a generator one 0 stands for all of them: a network of any size is then built at once, in no memory, to be
+    compared with the weights that a file holds before these take their places.
+    """
+    if generator is None:
+        return torch.zeros((), dtype=torch.float32).expand(shape)
+    return (torch.rand(shape, dtype=torch.float32, generator=generator) - 0.5) * width
+
+
 class StackedLinear(nn.Module):
     """F linear layers side by side: [F, n, in] -> [F, n, out].
 
@@ -123,7 +134,7 @@ class StackedLinear(nn.Module):
         members: F.
         inputs: input size; 0 is allowed and gives the bias alone.
         outputs: output size.
-        generator: draws the initial weights; consumed.
+        generator: draws the initial weights; consumed. None where weights are to be loaded (`initial`).
         bound: rows are normalised to this Lipschitz constant; None leaves the layer free.
         bias: whether to add a free bias.
     """
@@ -133,15 +144,15 @@ class StackedLinear(nn.Module):
         members: int,
         inputs: int,
         outputs: int,
-        generator: torch.Generator,
+        generator: torch.Generator | None,
         *,
         bound: float | None = 1.0,
         bias: bool = True,
     ):
         super().__init__()
         scale = 1 / math.sqrt(max(1, inputs))
-        self.weight = nn.Parameter((torch.rand(members, outputs, inputs, generator=generator) * 2 - 1) * scale)
-        self.bias = nn.Parameter((torch.rand(members, 1, outputs, generator=generator) - 0.5) * scale) if bias else None
+        self.weight = nn.Parameter(initial((members, outputs, inputs), 2 * scale, generator))
+        self.bias = nn.Parameter(initial((members, 1, outputs), scale, generator)) if bias else None
         self.bound = bound
 
     def effective(self, constants: Tensor | None = None) -> Tensor:
@@ -173,13 +184,20 @@ class StackedConv(nn.Module):
     """
 
     def __init__(
-        self, members: int, inputs: int, outputs: int, taps: int, obs_dim: int, stride: int, generator: torch.Generator
+        self,
+        members: int,
+        inputs: int,
+        outputs: int,
+        taps: int,
+        obs_dim: int,
+        stride: int,
+        generator: torch.Generator | None,
     ):
         super().__init__()
         shape = (members * outputs, inputs, *[taps] * obs_dim)
         scale = 1 / math.sqrt(inputs * taps**obs_dim)
-        self.weight = nn.Parameter((torch.rand(shape, generator=generator) * 2 - 1) * scale)
-        self.bias = nn.Parameter((torch.rand(members * outputs, generator=generator) - 0.5) * scale)
+        self.weight = nn.Parameter(initial(shape, 2 * scale, generator))
+        self.bias = nn.Parameter(initial((members * outputs,), scale, generator))
         self.members, self.stride, self.padding = members, stride, taps // 2
         self.convolve = {1: nn.functional.conv1d, 2: nn.functional.conv2d, 3: nn.functional.conv3d}[obs_dim]
 

@@ -27,9 +27,9 @@ from s2r_torch.errors import LipschitzError, SettingError
 from s2r_torch.predictors.nets.embeddings import look_up
 from s2r_torch.predictors.nets.heads import head_class
 from s2r_torch.predictors.nets.lipschitz_estimate import LipschitzEstimate
-from s2r_torch.predictors.nets.settings import LARGEST, net_settings
+from s2r_torch.predictors.nets.recipe import empty_net, require_like
+from s2r_torch.predictors.nets.settings import net_settings
 from s2r_torch.predictors.nets.steps import Constants, Sizes, Step
-from s2r_torch.predictors.registry import net_class
 from s2r_torch.problem import Problem
 
 AUTO = "auto"
@@ -51,7 +51,7 @@ class Net(nn.Module):
     Args:
         problem: state graph, grid and sizes.
         members: F.
-        generator: draws the initial weights; consumed.
+        generator: draws the initial weights; consumed. None where weights are to be loaded (`lipschitz.initial`).
         settings: those of `NetSettings`, and the architecture's own, among `Net.options`.
 
     Raises:
@@ -64,7 +64,7 @@ class Net(nn.Module):
         self,
         problem: Problem,
         members: int,
-        generator: torch.Generator,
+        generator: torch.Generator | None,
         **settings,
     ):
         super().__init__()
@@ -79,15 +79,16 @@ class Net(nn.Module):
         self.width, self.depth, self.x_width = told.width, told.depth or self.default_depth, told.x_width
         self.head = told.head or self.default_head
         grid, spec = problem.grid, problem.spec
-        low, high = torch.tensor(spec.low), torch.tensor(spec.high)
-        self.register_buffer("x_centre", ((low + high) / 2).float())
-        self.register_buffer("x_half", ((high - low) / 2).float())
-        self.register_buffer("height", torch.ones(()))
+        low, high = (torch.tensor(edge, dtype=torch.float32) for edge in (spec.low, spec.high))
+        self.register_buffer("x_centre", (low + high) / 2)
+        self.register_buffer("x_half", (high - low) / 2)
+        self.register_buffer("height", torch.ones((), dtype=torch.float32))
         self.setup()
         with torch.no_grad():
-            self.summary_size = self.summary(torch.zeros(1, problem.graph.num_states, grid.num_points)).shape[-1]
-        self.register_buffer("centre", torch.zeros(self.summary_size))
-        self.register_buffer("spread", torch.ones(self.summary_size))
+            nothing = torch.zeros(1, problem.graph.num_states, grid.num_points, dtype=torch.float32)
+            self.summary_size = self.summary(nothing).shape[-1]
+        self.register_buffer("centre", torch.zeros(self.summary_size, dtype=torch.float32))
+        self.register_buffer("spread", torch.ones(self.summary_size, dtype=torch.float32))
         self.steps = nn.ModuleList(
             self.make_step(states if self.looks_up else 0, generator) for states in problem.graph.states_per_layer
         )
@@ -101,6 +102,7 @@ class Net(nn.Module):
     bound_factor = 2.0  # C_L over the pairwise estimate, for lipschitz_bound=auto (lipschitz_estimate.py)
     default_bound, default_head, default_depth = 10.0, "mlp", 2
     options: dict = {}  # further settings, JSON values, with their defaults
+    fixed: tuple[str, ...] = ("x_centre", "x_half")  # buffers that follow from the problem; a file cannot change them
 
     def setup(self) -> None:
         """Registers constant buffers; called before `summary` is first used."""
@@ -211,13 +213,12 @@ class Net(nn.Module):
         """Rebuilds members of a registered network around these weights, frozen and certified again.
 
         Raises:
+            CheckpointError: a recipe that no network has, or other weights than it asks for.
             LipschitzError: weights that break the declared bound.
         """
-        sizes = [recipe["settings"][size] for size in ("width", "depth", "x_width")]
-        if int(recipe["members"]) > sum(value.numel() for value in tensors.values()) or max(sizes) > LARGEST:
-            raise ValueError(f"{recipe['members']} members of sizes {sizes}")  # before room is made for them
-        net = net_class(recipe["name"])(problem, int(recipe["members"]), torch.Generator(), **recipe["settings"])
-        net.load_state_dict(tensors)
+        net = empty_net(recipe, tensors, problem)
+        require_like(net, tensors)
+        net.load_state_dict(tensors, assign=True)
         net.requires_grad_(False)
         net.certify()
         return net

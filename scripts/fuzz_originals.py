@@ -1,0 +1,71 @@
+"""The small policy files that `bench.py fuzz` damages: made by hand, in no time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from fuzz_mutations import Original
+
+from s2r_torch.coverage import path_cover
+from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.kernels import make_kernel
+from s2r_torch.deployment.certificate import Certificate, Gap
+from s2r_torch.deployment.likeness import Population, Reference
+from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.deployment.policy_file import read, save_policy
+from s2r_torch.families import make_family
+from s2r_torch.families.mixture.predictors import MixturePredictors
+from s2r_torch.predictors.ensemble import Ensemble
+from s2r_torch.predictors.registry import net_class
+from s2r_torch.problem import Problem
+
+
+def make_originals(path: Path) -> list[Original]:
+    """Three policies: one that is certified and has a reference, one of two networks, and an exact class."""
+    found = []
+    for name, (policy, certificate) in {
+        "certified": certified(),
+        "two networks": (networks(("lookup", "conv")), None),
+        "exact": (exact(), None),
+    }.items():
+        family = {"name": "grid", "parameters": {"width": 3, "noise_low": 0.15}}
+        save_policy(path, policy, family=family, certificate=certificate, notes={"seed": 4, "finished": ["learn"]})
+        found.append(Original(name, path.read_bytes(), *read(path)))
+    return found
+
+
+def networks(names: tuple[str, ...]) -> MetaPolicy:
+    """Untrained networks for the grid family."""
+    family, g = make_family("grid"), torch.Generator().manual_seed(0)
+    grid = DensityGrid.uniform(family.spec.low, family.spec.high, 7)
+    problem, groups = Problem(family.spec, family.graph, grid), []
+    for name in names:
+        net = net_class(name)(problem, 3, g, width=4, x_width=3, **({"channels": 2} if name == "conv" else {}))
+        net.fit_scales(torch.rand(5, family.graph.num_states, grid.num_points, generator=g))
+        groups.append(net)
+    estimator = DensityEstimator(grid, make_kernel("legendre", 2.0), tuple(0.9 * s for s in grid.spacing))
+    return MetaPolicy(Ensemble(problem, tuple(groups)), 1, estimator, path_cover(family.graph), 25)
+
+
+def certified() -> tuple[MetaPolicy, Certificate]:
+    """Numbers of the right shape in place of a reference, and of a certificate."""
+    policy, g = networks(("lookup",)), torch.Generator().manual_seed(1)
+    grid, xi = policy.problem.grid, policy.problem.graph.num_states
+    D = torch.rand(40, xi, grid.num_points, dtype=torch.float64, generator=g)
+    again = D[:, :2] + 0.1 * torch.rand(40, 2, grid.num_points, dtype=torch.float64, generator=g)
+    reference = Reference.of(Population.of(D, grid), D, again, (0, 1), grid)
+    policy = MetaPolicy(policy.ensemble, 1, policy.estimator, policy.cover, 25, reference)
+    gap = Gap(0.2, 0.1, 0.3, 0.01, "measured", policy.ensemble.size, False)
+    return policy, Certificate(40, 50, 25, len(policy.cover), 0.05, "betting", 0.7, 0.65, 0.9, 0.4, gap)
+
+
+def exact() -> MetaPolicy:
+    """A few members of the mixture's class."""
+    family = make_family("mixture", horizon=2)
+    grid = DensityGrid.uniform(family.spec.low, family.spec.high, 31)
+    group = MixturePredictors.build(family, grid, flips=2, gains=(1.0, 0.5))
+    estimator = DensityEstimator(grid, make_kernel("legendre", 2.0), (0.4,), boundary="legendre")
+    problem = Problem(family.spec, family.graph, grid)
+    return MetaPolicy(Ensemble(problem, (group,), exact=True), 0, estimator, path_cover(family.graph), 9)

@@ -1,0 +1,94 @@
+"""torch's global defaults are the user's: they change no bit of what is loaded, decided or exported."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from s2r_torch.defaults import plain_torch
+
+ROOT = Path(__file__).resolve().parents[1]
+
+USED = """
+import hashlib, sys, warnings
+warnings.simplefilter("error")
+import torch
+
+torch.set_default_dtype(torch.float64)  # before anything is imported, as a robot's stack may
+import s2r_torch
+from s2r_torch.deployment.deploy import deploy_recorded
+from s2r_torch.deployment.export import export_policy
+from s2r_torch.deployment.policy_file import load_certificate, load_policy, save_policy
+from s2r_torch.deployment.recording.episodes import Recording
+
+checkpoint, folder, cpu = *sys.argv[1:3], torch.device("cpu")
+with cpu:
+    x = 2 * torch.rand(9, 100, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    episodes = Recording(
+        torch.tensor([[0, 0, 0, 0], [1, 0, 1, 0], [1, 1, 0, 0]]).repeat_interleave(100, 0),
+        2 * torch.rand(300, 5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)),
+        torch.full((300,), 5),
+    )
+
+def digest_of(*found):
+    digest = hashlib.sha256()
+    for t in found:
+        digest.update(repr((t.dtype, t.shape)).encode())
+        digest.update(t.detach().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+def use(change, exported):
+    policy = load_policy(checkpoint)
+    change()  # a policy that was loaded before is the same as one that is loaded now
+    for policy in (policy, load_policy(checkpoint)):
+        acting = policy.condition_on(list(x))
+        found = [acting.D, *(t for group in policy.ensemble.groups for _, t in sorted(group.tensors().items()))]
+        for readings in (x[0], x[0].float()):
+            for step in range(5):
+                found += [acting.q(step, readings), acting.act(step, readings)]
+        deployed = deploy_recorded(policy, episodes, refuse=False)
+        save_policy(folder + "/again", policy, certificate=load_certificate(checkpoint))
+        saved = hashlib.sha256(open(folder + "/again", "rb").read()).hexdigest()
+        yield digest_of(*found, deployed.D_real), saved, str(deployed.likeness), load_certificate(checkpoint).page()
+    if exported:
+        export_policy(acting, folder + "/policy.pt2")
+        with cpu:
+            program = torch.export.load(folder + "/policy.pt2").module()
+            assert torch.equal(program(torch.tensor(1), x[0].float())[1], acting.q(1, x[0].float()))
+
+def plain():
+    torch.set_default_device("cpu")
+    torch.set_default_dtype(torch.float32)
+
+dtypes = (torch.float64, torch.float16, torch.bfloat16)
+changes = [lambda dtype=dtype: torch.set_default_dtype(dtype) for dtype in dtypes]
+changes += [lambda: torch.set_default_device("meta"), plain]
+for i, change in enumerate(changes):
+    for result in use(change, exported=i in (0, 3)):
+        print(result)
+"""
+
+
+def test_loading_acting_exporting_and_saving_are_the_same_to_the_bit(tmp_path):
+    command = [sys.executable, "-c", USED, str(ROOT / "checkpoints" / "grid.safetensors"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    results = done.stdout.splitlines()
+    assert len(results) == 10 and "CERTIFICATE" in results[0]
+    assert len(set(results)) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_users_defaults_are_theirs_again_afterwards(dtype):
+    try:
+        torch.set_default_dtype(dtype)
+        with torch.device("meta"):
+            with plain_torch():
+                assert torch.ones(1).dtype == torch.float32 and torch.ones(1).device.type == "cpu"
+            with pytest.raises(KeyError), plain_torch():
+                raise KeyError
+            assert torch.ones(1).dtype == dtype and torch.ones(1).device.type == "meta"
+    finally:
+        torch.set_default_dtype(torch.float32)
