@@ -23,8 +23,6 @@ def ending(error: BaseException, **how) -> tuple[int, str]:
 
 
 WRONG = SettingError(expected="a file", got="log[copy].csv \x1b[31m", cause="[/] in\na name")
-
-
 FULL = OSError(errno.ENOSPC, "No space left on device", "summary.json")
 LOCKED = PermissionError(errno.EACCES, "Permission denied", "runs")
 EXIT = "before the work was done; likely cause: code of yours"
@@ -38,7 +36,7 @@ EXIT = "before the work was done; likely cause: code of yours"
         (
             WRONG,
             2,
-            r"SettingError: expected a file; got log[copy].csv \x1b[31m; likely cause: [/] in a name\nof two lines",
+            r"SettingError: expected a file; got log[copy].csv \x1b[31m; likely cause: [/] in\na name",
         ),
         (FULL, 2, "OSError: [Errno 28] No space left on device: 'summary.json'"),
         (LOCKED, 2, "PermissionError: [Errno 13] Permission denied: 'runs'"),
