@@ -41,13 +41,6 @@ def family_named(name: str, parameters: Mapping[str, Any], key: str) -> Family:
     Raises:
         SettingError: as above, or a value that is not of the parameter's type.
     """
-    if "_target_" in parameters:
-        raise SettingError(
-            expected=f"{key}.name, the name of a registered family",
-            got=f"{key}._target_={parameters['_target_']}",
-            cause="a family of your own is registered by its module: @register_family('walk') in walk.py, then "
-            f"plugins=[walk] {key}=walk",
-        )
     build = FAMILIES.named(name)
     try:
         return build(**arguments(build, parameters, key))

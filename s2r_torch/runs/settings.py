@@ -253,6 +253,13 @@ def family_from(config: Mapping[str, Any]) -> Family:
     """
     _import_plugins(config)
     env = value_of(Mapping[str, Any], config.get("env"), "env")
+    if "_target_" in env:
+        raise SettingError(
+            expected="env.name, the name of a registered family",
+            got=f"env._target_={env['_target_']}",
+            cause="a family of your own is registered by its module: @register_family('walk') in walk.py, then "
+            "plugins=[walk] env=walk",
+        )
     name = value_of(str, env.get("name"), "env.name")
     return family_named(name, {key: value for key, value in env.items() if key != "name"}, "env")
 
@@ -287,7 +294,7 @@ def check_together(settings: RunSettings, family: Family) -> None:
                 net_class(name)(problem, 1, torch.Generator(), **values)
             except SettingError:
                 raise
-            except (RuntimeError, TypeError, ValueError) as error:
+            except Exception as error:
                 raise SettingError(
                     expected=f"a network from net.{name}: {values}",
                     got=f"{type(error).__name__}: {error}",

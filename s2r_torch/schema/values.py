@@ -65,7 +65,8 @@ def arguments(function: Callable, values: Mapping[str, Any], key: str) -> dict[s
     """
     parameters = inspect.signature(function).parameters
     inner = getattr(function, "func", function)  # of a partial
-    hints = get_type_hints(inner.__init__ if inspect.isclass(inner) and not is_dataclass(inner) else inner)
+    told = inner.__init__ if inspect.isclass(inner) and not is_dataclass(inner) else inner
+    hints = get_type_hints(told, include_extras=True)
     named = [p for p in parameters.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     kinds = {p.name: hints[p.name] if is_known(hints.get(p.name)) else Any for p in named}
     if len(named) < len(parameters):  # takes any

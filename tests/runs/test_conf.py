@@ -193,6 +193,10 @@ def test_families_networks_and_experiments_of_a_working_folder(tmp_path, monkeyp
         ("trainer.accelerator=tpu", "trainer.accelerator: one of cpu, gpu; got 'tpu'"),
         ("trainer.threads=0", "trainer.threads: a whole number in"),
         ("trainer.banana=1", "a key of trainer"),
+        ("net=conv net.conv.channels=0", "a network from net.conv: .*; got ZeroDivisionError"),
+        ("comparators.blind.members=0", "comparators.blind.members: a whole number >= 1; got 0"),
+        ("comparators.blind.membres=2", "a key of comparators.blind: members, .*; likely cause: a typo for members"),
+        ("comparators.blidn.members=2", "one of the comparators .*; got 'blidn'"),
         ("plugins=nothing_there", "an importable module 'nothing_there'"),
     ],
 )

@@ -1,0 +1,128 @@
+"""Scripts from their command line to their end, in this process and, where the process matters, in one of their own."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import configuration
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+from rich.console import Console
+from support.smoke import ROOT
+
+from s2r_torch.runs.settings import configured
+
+SCRIPTS = ROOT / "scripts"
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """run(arguments, job) -> (exit code, what was printed) of a script, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+
+    def start(*arguments: str, job=lambda cfg, folder, console: None, name: str = "run") -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+        console = Console(file=io.StringIO(), width=200)
+        kept = lambda cfg, folder: f"{folder.name} is kept"  # noqa: E731
+        try:
+            configuration.script(name, job, kept=kept, about="HELP", console=console)
+            return 0, console.file.getvalue()
+        except SystemExit as ended:
+            return ended.code, console.file.getvalue()
+        finally:
+            GlobalHydra.instance().clear()
+
+    return start
+
+
+def check(cfg, folder: Path, console: Console) -> None:
+    settings, _ = configured(configuration.plain_config(cfg))
+    console.print(f"did seed {settings.seed} in {folder.name}")
+
+
+def test_a_script_does_its_job(run, tmp_path):
+    code, text = run("+experiment=grid", "seed=3", job=check)
+    assert code == 0 and "did seed 3 in" in text
+    (folder,) = (tmp_path / "runs" / "grid").iterdir()
+    assert folder.name.endswith("-sim2real-calibrated-seed3")
+
+
+def test_help_says_what_there_is(run, tmp_path):
+    assert run("--help") == (0, "HELP\n")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["seed=7.9"], "SettingError: expected seed: a whole number; got 7.9"),
+        (["env.width=4"], "SettingError: expected an odd width >= 3; got 4; likely cause: the safe cell"),
+        (["sede=1"], "Could not override 'sede'.; likely cause: a typo for seed"),
+        (["net.conv.width=64"], "Could not override 'net.conv.width'.; likely cause: net=conv was not given"),
+        (["net=null"], "SettingError: expected settings that can be put together; got"),
+        (["+experiment=gird"], "Could not find 'experiment/gird'"),
+        (["name=~/mine"], "write $HOME"),
+        (["="], "SettingError: expected settings that can be put together; got"),
+        (["name=${nothing}"], "Interpolation key 'nothing' not found"),
+        (["hydra.run.dir=/dev/null/here"], "NotADirectoryError: [Errno 20] Not a directory: '/dev/null/here'"),
+        (["name=../../up"], "expected name: a name of"),
+        ([f"name={'x' * 2000}"], "expected name: a name of at most 200"),
+    ],
+)
+def test_what_is_wrong_is_one_line(run, tmp_path, arguments, line):
+    code, text = run(*arguments, job=check)
+    assert code == 2 and line in text
+    assert text.count("\n") == 1
+    assert not (tmp_path.parent / "up").exists()
+
+
+def test_a_sweep_goes_on_and_lists_what_failed(run):
+    code, text = run("-m", "+experiment=grid", "seed=x,1,7.5", "rule=sharp", job=check)
+    lines = text.splitlines()
+    assert code == 2
+    assert lines[0].startswith("SettingError: expected seed") and lines[1].startswith("did seed 1 in 1-sim2real-sharp")
+    assert lines[3:] == [
+        "2 of these jobs failed, as said above:",
+        "    +experiment=grid seed=x rule=sharp",
+        "    +experiment=grid seed=7.5 rule=sharp",
+    ]
+    assert run("-m", "seed=0,1", job=check)[0] == 0
+
+
+def test_an_interruption_ends_a_sweep(run):
+    def stop(cfg, folder, console):
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+
+    code, text = run("-m", "seed=0,1", job=stop)
+    assert code == 143 and text.count("interrupted; ") == 1
+
+
+def test_code_of_users_that_exits_is_no_success(run, tmp_path, monkeypatch):
+    assert run(job=lambda *_: sys.exit(0))[0] == 2
+    (tmp_path / "quitter.py").write_text("raise SystemExit(0)")
+    monkeypatch.syspath_prepend(tmp_path)
+    code, text = run("plugins=quitter", job=check)
+    assert code == 2 and text.startswith("SystemExit: code 0 before the work was done")
+
+
+# -- processes of their own --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_while_libraries_are_imported(number):
+    code = f"import starting, os, time; starting.end_on_signals(); os.kill(os.getpid(), {int(number)}); time.sleep(60)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=SCRIPTS, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 128 + number and done.stderr == "interrupted\n"
+
+
+def test_a_full_disk_is_one_line(tmp_path):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, str(SCRIPTS / "plan.py"), "json=true", "figure=null", "epsilon_points=2"]
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == ["OSError: [Errno 28] No space left on device"]
