@@ -6,7 +6,6 @@ from support.attacks import PROBLEMS, attack, bumps, densities, make_net, names,
 
 from s2r_torch.errors import LipschitzError, ObservationError, SettingError
 from s2r_torch.predictors.nets import architectures, heads, lipschitz, steps
-from s2r_torch.predictors.nets import net as nets
 from s2r_torch.predictors.nets.learned_embeddings import SetEmbedding
 from s2r_torch.predictors.nets.lipschitz import StackedLinear
 from s2r_torch.predictors.registry import net_class
