@@ -248,7 +248,9 @@ def forged_tensors(a: Original, b: Original, r: Random) -> Forged:
             r.choice((torch.float16, torch.bfloat16, torch.float64, torch.float32, torch.int32, torch.uint8))
         )
     elif how == 3:
-        value = r.choice((value[None], value[..., None], value.flatten(), value.mT if value.ndim > 1 else value[:1]))
+        value = r.choice(
+            (value[None], value[..., None], value.flatten(), value.mT if value.ndim > 1 else value[..., None])
+        )
     elif how == 4:
         made.tensors[other], value = value, made.tensors[other]
     elif how == 5 and flat.numel():

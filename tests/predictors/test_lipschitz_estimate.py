@@ -35,7 +35,7 @@ def test_mean_values_against_loops():
     graph = WHERE.graph
     for b in range(3):
         V, error = {}, {}
-        for s in (4, 3, 2, 1, 0):
+        for s in (4, 2, 3, 1, 0):  # last layer first
             for a in range(2):
                 r = [float(v) for v, taken in zip(data[s].rewards[b], data[s].actions[b], strict=True) if taken == a]
                 mean = sum(r) / len(r)
