@@ -130,7 +130,7 @@ class ReplayFamily:
         self._check_dynamics(theta)
         if self.dynamics.shared:
             return ReplaySimulators(self, theta, ids, self._tree, torch.zeros(len(theta), dtype=torch.int64))
-        return ReplaySimulators(self, theta, ids, self._tree_of(theta), torch.arange(len(theta)))
+        return ReplaySimulators(self, theta, ids, self._tree_of(theta, self.horizon), torch.arange(len(theta)))
 
     def world(self, theta: Tensor, generator: torch.Generator) -> SteppedWorld:
         """A world that runs every episode in an environment of its own."""
@@ -198,11 +198,10 @@ class ReplayFamily:
     @cached_property
     def _tree(self) -> ReplayTree:
         """What happens along action paths, for all theta; used only where dynamics are shared."""
-        return self._tree_of(self._first_theta[None])
+        return self._tree_of(self._first_theta[None], self.horizon)
 
-    def _tree_of(self, theta: Tensor) -> ReplayTree:
+    def _tree_of(self, theta: Tensor, horizon: int) -> ReplayTree:
         """A tree with one root per row of theta."""
-        horizon = getattr(self, "horizon", LONGEST)
         openers = [lambda row=row: self.dynamics.episode(row, horizon) for row in theta]
         return ReplayTree(openers, self.num_actions)
 
@@ -284,7 +283,7 @@ class ReplayFamily:
         if self.dynamics.shared:
             graph, nodes = self._merged
             return [(graph, self._rewards(self._tree, theta, graph, nodes))]
-        tree, found = self._tree_of(theta), []
+        tree, found = self._tree_of(theta, self.horizon), []
         for root, row in enumerate(theta):
             graph, nodes = merged_graph(tree, self.horizon, root)
             found.append((graph, self._rewards(tree, row[None], graph, nodes)))
@@ -292,8 +291,9 @@ class ReplayFamily:
         return found
 
     def _propose_horizon(self, limit: int | None) -> int:
-        horizon = propose_horizon(self._tree, limit)
-        del self.__dict__["_tree"]  # its episodes know no horizon
+        tree = self._tree_of(self._first_theta[None], limit or LONGEST)
+        horizon = propose_horizon(tree, limit)
+        tree.close()
         why = "the time limit of the environment" if horizon == limit else "every episode has ended by then"
         self.proposed["horizon"] = f"{horizon}: {why}"
         return horizon
