@@ -58,6 +58,7 @@ class Grid:
     quadrature: int = 5
 
     name = "grid"
+    theta_names = THETA
     payment = 1.0
 
     def __post_init__(self):

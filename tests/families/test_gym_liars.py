@@ -253,7 +253,7 @@ def test_latent_numbers_that_never_come_back():
             return 1.0 + a * 0.3 ** int(self.x + 1)
 
     with pytest.raises(S2RError, match="never come back"):
-        make(Clock, max_states_per_layer=None, horizon=14)
+        make(Clock, max_states_per_layer=None, horizon=12)
 
 
 def test_latent_numbers_on_which_rewards_do_not_only_depend():

@@ -152,6 +152,14 @@ class ReplayFamily:
         reward = self._rewards(self._tree, theta, graph, nodes)[:, :, None] / self.spec.reward_scale
         return GroundTruth(graph, x, weight, reward.expand(*weight.shape, self.num_actions))
 
+    def known_graph(self) -> StateGraph | None:
+        """The state graph of shared dynamics, merged by latent numbers."""
+        return self._merged[0] if self.dynamics.shared else None
+
+    def mean_rewards(self, theta: Tensor) -> Tensor:
+        """Mean rewards [B, xi, A] of `known_graph`, in units of total reward."""
+        return self._rewards(self._tree, require_theta(theta, self.theta_names), *self._merged) / self.spec.reward_scale
+
     def parameters(self) -> dict:
         """Keyword arguments that rebuild this family."""
         return dict(self._settings)

@@ -10,7 +10,8 @@ from s2r_torch.errors import SettingError
 from s2r_torch.families.replay.tree import MOST_PLACES, ReplayTree
 from s2r_torch.families.sensors import Sensor
 
-LONGEST = 128  # steps until every episode must have ended, for a horizon to be proposed
+LONGEST = 64  # steps until every episode must have ended, for a horizon to be proposed
+MOST_STEPS = 5000  # taken in an environment, for that
 MARGIN = 0.05  # of the range of readings, on either side; and of the largest total reward
 
 
@@ -29,7 +30,7 @@ def propose_horizon(tree: ReplayTree, limit: int | None) -> int:
         first = {int(place): int(node) for place, node in zip(tree.place(nodes), nodes, strict=True)}
         if not first or step == limit:
             return step
-        if tree.num_places > MOST_PLACES:
+        if tree.num_places > MOST_PLACES or tree.steps_run > MOST_STEPS:
             break
         frontier = torch.tensor(list(first.values()))
     raise SettingError(

@@ -18,7 +18,7 @@ from s2r_torch.families.layered import depth_first
 from s2r_torch.families.replay.sameness import same
 
 PROBES = 32  # random paths that a merged graph is checked on
-MOST_PLACES = 4096  # different places that are looked at before a graph is given up
+MOST_PLACES = 2048  # different places that are looked at before a graph is given up
 
 
 class Episode(Protocol):

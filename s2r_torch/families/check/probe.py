@@ -1,0 +1,128 @@
+"""What checks look through: a family, some of its simulators, and the episodes that they run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from s2r_torch.base import Path, StateGraph
+from s2r_torch.episodes import Guard, Ledger, Rollouts
+from s2r_torch.families.contract import Family, GroundTruth, users
+from s2r_torch.rng import Seed
+
+FEW, MANY = 12, 64  # simulators that are looked at closely, and in which one that is unlike the others is looked for
+MOST_PATHS = 2048  # action sequences that are all tried, if there are no more of them
+PURPOSE = "check"
+
+
+@dataclass(eq=False)
+class Probe:
+    """A family under check.
+
+    Args:
+        family: what is checked.
+        seed: of everything that is drawn.
+        ledger: where episodes are counted.
+        graph: the state graph, where it is known; `rewards` needs it.
+    """
+
+    family: Family
+    seed: Seed
+    ledger: Ledger = field(default_factory=Ledger)
+
+    @property
+    def spec(self):
+        return self.family.spec
+
+    @cached_property
+    def theta(self) -> Tensor:
+        """theta [MANY, k]."""
+        return self.draw(MANY, "theta")
+
+    def draw(self, n: int, purpose: str) -> Tensor:
+        """theta [n, k] from the prior."""
+        with users("a draw from the prior"):
+            return self.family.prior(n, self.seed.child(purpose).generator())
+
+    def simulators(self, theta: Tensor, ids: Sequence[int] | None = None) -> Guard:
+        """Guarded simulators of theta [B, k]; ids are 0 .. B-1, as in runs."""
+        with users("simulators(theta, ids)"):
+            inner = self.family.simulators(theta, range(len(theta)) if ids is None else ids)
+        return Guard(inner, self.ledger, PURPOSE)
+
+    @cached_property
+    def few(self) -> Guard:
+        """The simulators of the first FEW theta."""
+        return self.simulators(self.theta[:FEW])
+
+    @cached_property
+    def truth(self) -> GroundTruth | None:
+        """The ground truth of the first FEW theta, where the family knows it."""
+        with users("truth(theta)"):
+            return self.family.truth(self.theta[:FEW])
+
+    @cached_property
+    def graph(self) -> StateGraph | None:
+        """The state graph, where the family knows it."""
+        if self.truth is not None:
+            return self.truth.graph
+        known = getattr(self.family, "known_graph", None)
+        return known() if known else None
+
+    def rewards(self, theta: Tensor) -> Tensor | None:
+        """Mean rewards [B, xi, A] in units of total reward, where the family knows them."""
+        if self.truth is not None:
+            with users("truth(theta)"):
+                truth = self.family.truth(theta)
+            return (truth.weight[..., None] * truth.reward).sum(2)
+        known = getattr(self.family, "mean_rewards", None)
+        return known(theta) if known and self.graph is not None else None
+
+    def generators(self, names: Sequence[int], *purpose) -> list[torch.Generator]:
+        """One generator per name."""
+        return self.seed.child(*purpose).generators(names)
+
+    def paths(self, purpose: str, most: int = MOST_PATHS) -> Tensor:
+        """Action sequences [n, H]: all of them if there are at most `most`, else some at random."""
+        A, H = self.spec.num_actions, self.spec.horizon
+        if H * torch.tensor(A, dtype=torch.float64).log() <= torch.tensor(float(most)).log():
+            return torch.cartesian_prod(*[torch.arange(A)] * H).reshape(-1, H)
+        return torch.randint(A, (most, H), generator=self.seed.child("paths", purpose).generator())
+
+    def path_ends(self, path: Path) -> Tensor:
+        """A path [H] continued by action 0."""
+        return torch.tensor([*path, *[0] * (self.spec.horizon - len(path))])
+
+
+def run(simulators: Guard, actions: Tensor, generators: Sequence[torch.Generator]) -> Rollouts:
+    """Whole episodes along action sequences [n, H], the same ones in every simulator."""
+    B, (n, H) = len(simulators), actions.shape
+    actions = actions.expand(B, n, H)
+    x, xs, rewards = simulators.reset(n, generators), [], []
+    for step in range(H):
+        xs.append(x)
+        x, reward = simulators.step(actions[:, :, step].contiguous())
+        rewards.append(reward)
+    return Rollouts(torch.stack(xs, 2), actions, torch.stack(rewards, 2))
+
+
+def same_rows(one: Rollouts, other: Rollouts) -> Tensor:
+    """Which simulators [B] show the same readings and rewards in both, up to rounding."""
+    x, rewards = (
+        torch.isclose(a, b, rtol=1e-9, atol=1e-9 * max(1.0, float(a.abs().max())))
+        for a, b in ((one.x, other.x), (one.rewards, other.rewards))
+    )
+    return x.flatten(1).all(1) & rewards.flatten(1).all(1)
+
+
+def named(ids: Sequence[int], rows: Tensor | Sequence[int], most: int = 4) -> str:
+    """The simulators at these positions, by their ids."""
+    rows = rows.tolist() if isinstance(rows, Tensor) else list(rows)
+    shown = ", ".join(str(ids[row]) for row in rows[:most]) + (
+        f" and {len(rows) - most} more" if len(rows) > most else ""
+    )
+    return f"simulator {shown}" if len(rows) == 1 else f"simulators {shown}"
