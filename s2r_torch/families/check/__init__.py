@@ -50,10 +50,10 @@ FIRST: tuple[tuple[str, Check], ...] = (
     ("theta in the environment", check_dynamics),
 )
 CHECKS: tuple[tuple[str, Check], ...] = (
+    ("rewards and whole episodes", check_rewards),
     ("randomness", check_seeds),
     ("one simulator beside others", check_rows),
     ("readings are kept", check_buffers),
-    ("rewards and whole episodes", check_rewards),
     ("readings vary", check_readings),
     ("box of readings", check_box),
     ("distance of readings from 0", check_float32),

@@ -6,7 +6,7 @@ import json
 
 import torch
 
-from s2r_torch.errors import S2RError, SettingError
+from s2r_torch.errors import SettingError
 from s2r_torch.families import FAMILIES, make_family
 from s2r_torch.families.check.probe import Probe, named
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
@@ -133,17 +133,11 @@ def check_simulators(probe: Probe) -> list[Finding]:
         return [
             Finding(checked, REFUSED, "their spec is not the family's", "", "self.spec = family.spec", SettingError)
         ]
-    try:
-        part = guard.select([3, 1])
-        chosen = list(part.ids)
-    except S2RError:
-        raise
-    except Exception as error:
-        return [Finding(checked, REFUSED, f"select([3, 1]) raises {type(error).__name__}: {error}", "", "see base.py")]
+    with users("select([3, 1])"):
+        chosen = list(guard.select([3, 1]).ids)
     if chosen != [3, 1]:
-        return [
-            Finding(checked, REFUSED, f"select([3, 1]) gives {named(chosen, range(len(chosen)))}", "", "see base.py")
-        ]
+        found = f"select([3, 1]) gives {named(chosen, range(len(chosen)))}"
+        return [Finding(checked, REFUSED, found, "", "Simulators.select in base.py")]
     return [Finding(checked, OK, f"{len(guard)} of them, named and selected by their ids")]
 
 

@@ -76,6 +76,5 @@ def _layers(env) -> list:
 
 def _plain(value: object) -> bool:
     """Whether a value is a number, or numbers."""
-    return isinstance(value, int | float | np.ndarray | np.generic | Tensor | tuple | list) and not isinstance(
-        value, bool
-    )
+    kinds = int | float | np.ndarray | np.generic | Tensor | tuple | list
+    return isinstance(value, kinds) and not isinstance(value, bool)

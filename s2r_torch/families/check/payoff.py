@@ -17,14 +17,13 @@ LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 NEEDED = 0.03  # of the optimum, that knowing theta must add for densities to be needed
 SHOWS, HIDDEN = 0.5, 0.2  # shares of what knowing theta adds that readings recover
 MOST_LISTS = 64
-EPISODES = 24
 
 
 def check_theta(probe: Probe) -> list[Finding]:
     """Every number of theta changes readings or rewards."""
     checked, theta = "theta matters", probe.theta[:FEW]
     names = list(getattr(probe.family, "theta_names", ())) or [f"number {j}" for j in range(theta.shape[1])]
-    actions = probe.paths("theta", 256)[:256]
+    actions = probe.telling_lists(256)
     base = run(probe.simulators(theta), actions, probe.generators(range(FEW), "theta"))
     idle = []
     for j, name in enumerate(names):

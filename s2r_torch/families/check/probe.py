@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,13 +10,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, StateGraph
+from s2r_torch.base import StateGraph
 from s2r_torch.episodes import Guard, Ledger, Rollouts
 from s2r_torch.families.contract import Family, GroundTruth, users
 from s2r_torch.rng import Seed
 
 FEW, MANY = 12, 64  # simulators that are looked at closely, and in which one that is unlike the others is looked for
-MOST_PATHS = 2048  # action sequences that are all tried, if there are no more of them
+MOST_LISTS = 2048  # action lists that are all tried, if there are no more of them
 PURPOSE = "check"
 
 
@@ -27,7 +28,6 @@ class Probe:
         family: what is checked.
         seed: of everything that is drawn.
         ledger: where episodes are counted.
-        graph: the state graph, where it is known; `rewards` needs it.
     """
 
     family: Family
@@ -86,16 +86,36 @@ class Probe:
         """One generator per name."""
         return self.seed.child(*purpose).generators(names)
 
-    def paths(self, purpose: str, most: int = MOST_PATHS) -> Tensor:
-        """Action sequences [n, H]: all of them if there are at most `most`, else some at random."""
-        A, H = self.spec.num_actions, self.spec.horizon
-        if H * torch.tensor(A, dtype=torch.float64).log() <= torch.tensor(float(most)).log():
-            return torch.cartesian_prod(*[torch.arange(A)] * H).reshape(-1, H)
-        return torch.randint(A, (most, H), generator=self.seed.child("paths", purpose).generator())
+    def random_lists(self, purpose: str, n: int) -> Tensor:
+        """n random action lists [n, H]."""
+        generator = self.seed.child("lists", purpose).generator()
+        return torch.randint(self.spec.num_actions, (n, self.spec.horizon), generator=generator)
 
-    def path_ends(self, path: Path) -> Tensor:
-        """A path [H] continued by action 0."""
-        return torch.tensor([*path, *[0] * (self.spec.horizon - len(path))])
+    @cached_property
+    def lists(self) -> Tensor:
+        """Action lists [n, H]: all of them, or many random ones and some through every state and action."""
+        A, H = self.spec.num_actions, self.spec.horizon
+        if H * math.log(A) <= math.log(MOST_LISTS):
+            return torch.cartesian_prod(*[torch.arange(A)] * H).reshape(-1, H)
+        found = self.random_lists("many", MOST_LISTS)
+        return found if self.graph is None else torch.cat([edge_lists(self.graph), found])
+
+    @cached_property
+    def tried(self) -> Rollouts:
+        """One episode along every one of `lists`, on the few simulators."""
+        return run(self.few, self.lists, self.generators(self.few.ids, "tried"))
+
+    def telling_lists(self, n: int) -> Tensor:
+        """n action lists [n, H], some that pay and some at random: a simulator that is unlike others shows on them."""
+        returns = self.tried.returns.mean(0)
+        best = returns.topk(min(n // 2, len(returns))).indices
+        return torch.cat([self.lists[best], self.random_lists("telling", n - len(best))])
+
+
+def edge_lists(graph: StateGraph) -> Tensor:
+    """For every (state, action) an action list [xi A, H] that takes the action in the state."""
+    A, H = graph.num_actions, graph.horizon
+    return torch.tensor([[*path, a, *[a] * (H - 1 - len(path))] for path in graph.paths for a in range(A)])
 
 
 def run(simulators: Guard, actions: Tensor, generators: Sequence[torch.Generator]) -> Rollouts:

@@ -11,7 +11,7 @@ from s2r_torch.families.check.probe import Probe, named, run, same_rows
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
 from s2r_torch.families.randomness import global_states, kept_globals, seed_globals, used_since
 
-EPISODES = 12
+EPISODES = 16
 SUSPECTS = 6  # simulators that are run alone, to find the one that is unlike
 WRITE = "draw with generators[b] for row b alone: torch.rand(..., generator=generators[b])"
 
@@ -19,7 +19,7 @@ WRITE = "draw with generators[b] for row b alone: torch.rand(..., generator=gene
 def check_seeds(probe: Probe) -> list[Finding]:
     """The same generators give the same bits; others give other readings; no global generator is used."""
     checked = "randomness"
-    guard, actions = probe.simulators(probe.theta), probe.paths("seeds", EPISODES)[:EPISODES]
+    guard, actions = probe.simulators(probe.theta), probe.telling_lists(EPISODES)
     with kept_globals():
         seed_globals(1)
         before = global_states()
@@ -71,7 +71,7 @@ def check_rows(probe: Probe) -> list[Finding]:
     """A simulator does not depend on its neighbours, its place among them, or its name."""
     checked = "one simulator beside others"
     theta, ids = probe.theta, tuple(range(len(probe.theta)))
-    actions = probe.paths("rows", EPISODES)[:EPISODES]
+    actions = probe.telling_lists(EPISODES)
 
     def batch(theta: Tensor, ids: tuple[int, ...], names: tuple[int, ...]) -> Rollouts:
         return run(probe.simulators(theta, ids), actions, probe.generators(names, "rows"))
@@ -100,8 +100,7 @@ def _why(probe: Probe, base: Rollouts, wrong: Tensor, batch) -> Finding:
         found = "all simulators are those of the first theta"
         return Finding(checked, REFUSED, found, "theta[0] is used for all", "use row b of theta for simulator b")
     others = batch(theta, ids, (ids[0], *(i + 500 for i in ids[1:])))
-    kept = same_rows(base, others)[1:]
-    if bool(kept.all()):
+    if torch.equal(base.x[1:], others.x[1:]):
         found = "the generators of all simulators but the first one change nothing"
         return Finding(checked, REFUSED, found, "generators[0] draws for all: their noise is one and the same", WRITE)
     suspects = wrong.nonzero().flatten().tolist()

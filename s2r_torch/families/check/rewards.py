@@ -8,24 +8,18 @@ from torch import Tensor
 from s2r_torch.base import StateGraph
 from s2r_torch.episodes import Rollouts
 from s2r_torch.errors import RewardError, S2RError
-from s2r_torch.families.check.probe import MANY, Probe, named, run
+from s2r_torch.families.check.probe import MANY, Probe, edge_lists, named, run
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
 
 MOST_EPISODES = 3000  # per simulator
+PAYING = 128  # episodes of every simulator, half of them along lists that pay
 EXPECTED = 30  # payments of the others, above which a simulator without any is noted
 TOLERANCE = 1e-6
 
 
-def edge_actions(graph: StateGraph) -> Tensor:
-    """For every (state, action) an action list [xi A, H] that takes the action in the state."""
-    A, H = graph.num_actions, graph.horizon
-    lists = [[*path, a, *[a] * (H - 1 - len(path))] for path in graph.paths for a in range(A)]
-    return torch.tensor(lists)
-
-
 def run_edges(probe: Probe, graph: StateGraph, purpose: str) -> tuple[Rollouts, int]:
     """Episodes through every (state, action), on the few simulators; and how many of each."""
-    actions = edge_actions(graph)
+    actions = edge_lists(graph)
     copies = max(2, MOST_EPISODES // len(actions))
     guard = probe.few
     return run(guard, actions.repeat(copies, 1), probe.generators(guard.ids, purpose)), copies
@@ -42,12 +36,9 @@ def of_edges(values: Tensor, graph: StateGraph, copies: int) -> Tensor:
 
 def check_rewards(probe: Probe) -> list[Finding]:
     """Whole episodes along all action lists, or many: rewards, their totals, and the number of steps."""
-    checked, guard, few = "rewards and whole episodes", probe.simulators(probe.theta), probe.few
-    lists = probe.paths("rewards")
-    totals = [
-        run(guard, lists[torch.arange(0, len(lists), max(1, len(lists) // 64))], probe.generators(guard.ids, "all")),
-        run(few, lists, probe.generators(few.ids, "few")),
-    ]
+    checked, guard = "rewards and whole episodes", probe.simulators(probe.theta)
+    tried = probe.tried
+    totals = [run(guard, probe.telling_lists(PAYING), probe.generators(guard.ids, "all")), tried]
     try:
         graph = probe.graph
     except S2RError:  # `check_truth` says so

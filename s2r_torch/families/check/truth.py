@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from scipy import stats
 from torch import Tensor
 
 from s2r_torch.base import StateGraph
@@ -22,7 +23,8 @@ from s2r_torch.families.contract import GroundTruth
 
 Z = 6.0
 TOLERANCE = 0.06  # standard deviations of a mean, share of a variance, units of reward: what is not worth a word
-SURELY = 1e-9
+SURELY, ALIKE = 1e-9, 1e-3  # p-values
+CLEARLY = 4.0  # noises, by which states differ where theta lets them
 N_MERGE, ROOM = 1000, 1.5 * 1.25  # readings that decide merges, and what they ask of a distance, in units of noise
 
 
@@ -82,12 +84,16 @@ def _readings(probe: Probe, truth: GroundTruth, x: Tensor) -> list[Finding]:
             s, j = bad.nonzero()[0].tolist()
             off = float(pooled.mean(1)[s, j])
             size = f"{off:+.2f} standard deviations" if what == "mean" else f"{off:+.0%}"
+            unlike = int((values[:, s, :, j].mean(1).abs() > abs(off) / 2).sum())
+            some = what == "mean" and unlike < len(values)
             findings.append(
                 Finding(
                     "truth",
                     REFUSED,
                     f"the {what} of {probe.spec.obs_names[j]} after actions {truth.graph.paths[s]} is off by {size}",
-                    "`quadrature` and `read` are two sensors, or the state graph is wrong",
+                    f"in {unlike} of {len(values)} simulators only: theta changes where actions lead"
+                    if some
+                    else "`quadrature` and `read` are two sensors, or the state graph is wrong",
                     "points and weights of the law that `read` draws from",
                 )
             )
@@ -192,10 +198,16 @@ def _closeness(probe: Probe, graph: StateGraph, x: Tensor, ids: tuple[int, ...])
     least = float(distance[worst])
     p = ks_p_values(x[:, s], x[:, t])
     where = f"after actions {graph.paths[s]} and {graph.paths[t]}"
-    if float(p.median()) > 1e-3:
-        found = f"states {where} show the same readings in {int((p > 1e-3).sum())} of {len(p)} simulators"
+    together = float(stats.chi2.sf(-2 * float(p.clamp(min=1e-300).log().sum()), 2 * len(p)))  # Fisher
+    if together > ALIKE:
+        found = f"states {where} show the same readings (p = {together:.2g} over {len(p)} simulators)"
         cause = "the sensor does not see what tells them apart (Assumption 5)"
         return [Finding(checked, REFUSED, found, cause, "another reading, or a sensor of another number of `latent`")]
+    alike = (p > ALIKE).nonzero().flatten()
+    if len(alike) and least > CLEARLY * noise:
+        found = f"states {where} show the same readings in {named(ids, alike)} of {len(p)}, other ones in the rest"
+        cause = "theta changes where actions lead, or states that only some theta tell apart (Assumption 5)"
+        return [Finding(checked, NOTE, found, cause, "dynamics that all theta share")]
     wanted = math.ceil(N_MERGE * (ROOM * noise / least) ** 2)
     numbers = f"nearest {where}: {least:.3g} apart, noise {noise:.3g} at {N_MERGE} readings"
     if wanted <= N_MERGE:

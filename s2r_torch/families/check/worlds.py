@@ -21,7 +21,7 @@ def check_world(probe: Probe) -> list[Finding]:
         inner = family.world(theta, probe.seed.child("world").generator())
     world, findings = GuardedWorld(inner, probe.ledger, "check"), []
     try:
-        for number, path in enumerate(probe.paths("world", 4)[:4]):
+        for number, path in enumerate(probe.random_lists("world", 4)):
             x = [world.reset(EPISODES)]
             for a in path[:-1].tolist():
                 x.append(world.step(torch.full((EPISODES,), a, dtype=torch.int64)))
