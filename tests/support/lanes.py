@@ -10,8 +10,10 @@ import torch
 
 from s2r_torch.base import ProblemSpec
 from s2r_torch.families.contract import GroundTruth
+from s2r_torch.families.function import FunctionFamily
 from s2r_torch.families.layered import depth_first
 from s2r_torch.families.noise import bernoulli, bump_draws, bump_nodes
+from s2r_torch.families.sensors import AffineSensor, uniform_prior
 
 HORIZON, LOW, WIDE, SPREAD = 3, 0.1, 0.2, 0.3
 
@@ -158,3 +160,47 @@ class Lane:
     def pay(self, theta, place):
         w = theta[:, :1] if self.pays else 0.7 + 0 * theta[:, :1]
         return w * (place == 0) + (1 - w) * (place == HORIZON - 1)
+
+
+def random_family(seed):
+    """A random honest family: a random layered graph of numbered places, an affine sensor, payoffs by theta."""
+    g = torch.Generator().manual_seed(seed)
+
+    def draw(low, high):
+        return int(torch.randint(low, high + 1, (), generator=g))
+
+    A, H, width, d = draw(2, 3), draw(3, 5), draw(2, 4), draw(1, 2)
+    table = torch.randint(width, (H, width, A), generator=g).tolist()
+    good = torch.rand(H, width, A, generator=g, dtype=torch.float64).tolist()
+    spots = torch.randperm(9, generator=g)[:width].tolist()  # where places are, on a 3 x 3 board or a line
+    paying = [h for h in range(H) if draw(0, 1)] or [H - 1]
+
+    def step(theta, state, action):
+        h, place, *_ = state
+        chance = theta.w if good[h][place][action] > 0.5 else 1 - theta.w
+        following = table[h][place][action]
+        return seat(h + 1, following), chance * good[h][place][action] / len(paying) if h in paying else 0.0
+
+    def seat(h, place):
+        return (h, place, *((spots[place],) if d == 1 else divmod(spots[place], 3)))
+
+    low = 0.1 + 0.1 * float(torch.rand((), generator=g))
+    return FunctionFamily(
+        name="random",
+        step=step,
+        start=seat(0, 0),
+        num_actions=A,
+        theta_names=("w", "a", "b"),
+        prior=uniform_prior((0.0, 1.0), (-1.0, 1.0), (0.8, 1.2)),
+        sensor=AffineSensor(
+            tuple("xy"[:d]),
+            columns=(2, 3)[:d],
+            offset=lambda theta: theta[:, 1],
+            gain=lambda theta: theta[:, 2],
+            rotation=(lambda theta: theta[:, 1]) if d == 2 and draw(0, 1) else 0.0,
+            width=lambda theta: low + 0.2 * theta[:, 0],
+            noise=("bump", "gaussian")[draw(0, 1)],
+            smoothness=draw(1, 3),
+        ),
+        horizon=H,
+    )

@@ -110,7 +110,7 @@ def _values(graph: StateGraph, rewards: Tensor, lists: Tensor) -> Tensor:
 
 
 def _optimum(probe: Probe, theta: Tensor) -> float | None:
-    truth = probe.family.truth(theta[:64]) if probe.truth is not None else None
+    truth = probe.family.truth(theta) if probe.truth is not None else None
     return None if truth is None else float(exact.optimal(truth)[0][:, 0].mean())
 
 
