@@ -7,8 +7,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from s2r_torch.errors import SettingError
-from s2r_torch.families.contract import Family
+from s2r_torch.families.contract import Family, require_name
 from s2r_torch.registry import Registry
 
 FAMILIES = Registry(
@@ -19,7 +22,15 @@ FAMILIES = Registry(
         "frozenlake": "s2r_torch.families.frozenlake:FrozenLake",
     },
 )
-register_family = FAMILIES.register
+
+
+def register_family(name: str) -> Callable[[Any], Any]:
+    """A decorator that makes a family known by name: on its class, or on a function that returns it.
+
+    Raises:
+        SettingError: the name is no identifier, or is taken.
+    """
+    return FAMILIES.register(require_name(name))
 
 
 def make_family(name: str, **parameters) -> Family:

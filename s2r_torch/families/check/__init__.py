@@ -21,7 +21,7 @@ from s2r_torch.families.check.contract import (
 )
 from s2r_torch.families.check.dynamics import check_dynamics
 from s2r_torch.families.check.payoff import check_payoff, check_theta
-from s2r_torch.families.check.probe import Probe
+from s2r_torch.families.check.probe import Explore, Probe
 from s2r_torch.families.check.randomness import check_rows, check_seeds
 from s2r_torch.families.check.readings import check_box, check_buffers, check_independence, check_readings
 from s2r_torch.families.check.report import LEVELS, NOTE, OK, REFUSED, Finding, Report
@@ -38,7 +38,7 @@ Check = Callable[[Probe], list[Finding]]
 
 
 def check_known_states(probe: Probe) -> list[Finding]:
-    """`check_states`, where the family knows its graph."""
+    """`check_states`, where the graph is known or explored."""
     return [] if probe.graph is None else check_states(probe, probe.graph)
 
 
@@ -67,12 +67,14 @@ CHECKS: tuple[tuple[str, Check], ...] = (
 FATAL = ("prior", "simulators")  # without these nothing else can be looked at
 
 
-def check_family(family: Family, seed: int = 0) -> Report:
+def check_family(family: Family, seed: int = 0, *, explore: Explore | None = None) -> Report:
     """Checks a family as far as simulation can, in seconds.
 
     Args:
         family: what is checked; only its simulators are run, and one world.
         seed: of everything that is drawn.
+        explore: (simulators, seed) -> the state graph, for families that do not know it (`runs.checking`); without it
+            what needs the graph is not looked at there.
 
     Returns:
         What was found, line by line; `report.require()` raises where a run would be wrong.
@@ -80,7 +82,7 @@ def check_family(family: Family, seed: int = 0) -> Report:
     Cost:
         About 10^5 to 10^6 simulator episodes, 1 to 10 seconds for the families that ship.
     """
-    probe, findings, said = Probe(family, Seed.root(seed).child("check")), [], set()
+    probe, findings, said = Probe(family, Seed.root(seed).child("check"), explore), [], set()
     with kept_globals():
         for name, check in (*FIRST, *CHECKS):
             findings += _checked(name, check, probe, said)
@@ -98,7 +100,7 @@ def check_family(family: Family, seed: int = 0) -> Report:
 def _checked(name: str, check: Check, probe: Probe, said: set[str]) -> Sequence[Finding]:
     """What one check found; an error that a check before it met is not said again."""
     try:
-        with users(name):
+        with users(f"the check of {name}", "a fault in the family's own code, or in the check"):
             return check(probe)
     except S2RError as error:
         key = f"{error.cause}"

@@ -52,10 +52,8 @@ def check_payoff(probe: Probe) -> list[Finding]:
     """Whether densities are needed, and whether they show what pays (where mean rewards are known)."""
     graph = probe.graph
     theta = probe.draw(SIMULATORS, "payoff")
-    rewards = None if graph is None else probe.rewards(theta)
-    if rewards is None:
-        return []
-    return payoff_findings(probe, graph, theta, rewards, rewards)
+    rewards = probe.rewards(theta)
+    return [] if rewards is None else payoff_findings(probe, graph, theta, *rewards)
 
 
 def payoff_findings(probe: Probe, graph: StateGraph, theta: Tensor, rewards: Tensor, again: Tensor) -> list[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,8 +16,11 @@ from s2r_torch.families.contract import Family, GroundTruth, users
 from s2r_torch.rng import Seed
 
 FEW, MANY = 12, 64  # simulators that are looked at closely, and in which one that is unlike the others is looked for
+HALF = 8  # episodes of every (state, action), behind one estimate of what it pays
 MOST_LISTS = 2048  # action lists that are all tried, if there are no more of them
 PURPOSE = "check"
+
+Explore = Callable[[Guard, Seed], StateGraph]
 
 
 @dataclass(eq=False)
@@ -27,11 +30,13 @@ class Probe:
     Args:
         family: what is checked.
         seed: of everything that is drawn.
+        explore: finds the state graph, where the family does not know it.
         ledger: where episodes are counted.
     """
 
     family: Family
     seed: Seed
+    explore: Explore | None = None
     ledger: Ledger = field(default_factory=Ledger)
 
     @property
@@ -70,17 +75,27 @@ class Probe:
         """The state graph, where the family knows it."""
         if self.truth is not None:
             return self.truth.graph
-        known = getattr(self.family, "known_graph", None)
-        return known() if known else None
+        known = getattr(self.family, "known_graph", lambda: None)()
+        if known is None and self.explore is not None:
+            return self.explore(self.few, self.seed.child("explore"))
+        return known
 
-    def rewards(self, theta: Tensor) -> Tensor | None:
-        """Mean rewards [B, xi, A] in units of total reward, where the family knows them."""
+    def rewards(self, theta: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Mean rewards [B, xi, A] in units of total reward, twice: as the family knows them, or two estimates."""
+        if self.graph is None:
+            return None
         if self.truth is not None:
             with users("truth(theta)"):
                 truth = self.family.truth(theta)
-            return (truth.weight[..., None] * truth.reward).sum(2)
-        known = getattr(self.family, "mean_rewards", None)
-        return known(theta) if known and self.graph is not None else None
+            mean = (truth.weight[..., None] * truth.reward).sum(2)
+            return mean, mean
+        if hasattr(self.family, "mean_rewards") and self.family.known_graph() is not None:
+            mean = self.family.mean_rewards(theta)
+            return mean, mean
+        simulators = self.simulators(theta)
+        runs = run(simulators, edge_lists(self.graph).repeat(2 * HALF, 1), self.generators(simulators.ids, "rewards"))
+        one, two = of_edges(runs.rewards, self.graph, 2 * HALF).split(HALF, 1)
+        return one.mean(1), two.mean(1)
 
     def generators(self, names: Sequence[int], *purpose) -> list[torch.Generator]:
         """One generator per name."""
@@ -116,6 +131,15 @@ def edge_lists(graph: StateGraph) -> Tensor:
     """For every (state, action) an action list [xi A, H] that takes the action in the state."""
     A, H = graph.num_actions, graph.horizon
     return torch.tensor([[*path, a, *[a] * (H - 1 - len(path))] for path in graph.paths for a in range(A)])
+
+
+def of_edges(values: Tensor, graph: StateGraph, copies: int) -> Tensor:
+    """What was seen at every (state, action): values [B, copies xi A, H, ...] -> [B, copies, xi, A, ...]."""
+    B, xi, A = len(values), graph.num_states, graph.num_actions
+    values = values.unflatten(1, (copies, xi, A))
+    step = graph.layer[:, None, None].expand(xi, A, 1)
+    index = step.reshape(1, 1, xi, A, 1, *[1] * (values.ndim - 5)).expand(B, copies, xi, A, 1, *values.shape[5:])
+    return values.gather(4, index).squeeze(4)
 
 
 def run(simulators: Guard, actions: Tensor, generators: Sequence[torch.Generator]) -> Rollouts:

@@ -18,6 +18,7 @@ SURELY = 1e-9  # p-value of a dependence
 TIMES_TOO_WIDE = 0.25  # node spacings in the standard deviation of a state, below which a grid is too coarse
 NODES = {1: 97, 2: 24}  # what shipped configurations use; 16 in more dimensions
 FAR, RARE = 12.0, 0.01  # median deviations from the median, and share, of readings that are outliers
+STRETCHED = 1.4  # times the variance without them, that they make a state's
 
 
 def check_readings(probe: Probe) -> list[Finding]:
@@ -92,10 +93,14 @@ def _width(probe: Probe, guard) -> list[Finding]:
     centre = x.median(1, keepdim=True).values
     spread = (x - centre).abs().median(1, keepdim=True).values.clamp(min=1e-300)  # [B, 1, H, d]
     findings, nodes = [], NODES.get(spec.obs_dim, 16)
-    far = ((x - centre).abs() > FAR * spread).double().mean(1)  # [B, H, d]
+    far = (x - centre).abs() > FAR * spread
+    rare = far.double().mean(1)  # [B, H, d]
+    stretch = x.var(1).sum((0, 1)) / (x - centre).masked_fill(far, 0.0).var(1).sum((0, 1))  # [d]
     for j, name in enumerate(spec.obs_names):
-        if 0 < float(far[..., j].max()) <= RARE:  # where it is more, it is a part of the law
-            found = f"{float(far[..., j].mean()):.2%} of {name} lie more than {FAR:g} median deviations from the others"
+        if 0 < float(rare[..., j].max()) <= RARE and float(stretch[j]) > STRETCHED:  # more would be a part of the law
+            found = (
+                f"{float(rare[..., j].mean()):.2%} of {name} lie more than {FAR:g} median deviations from the others"
+            )
             cause = "outliers: they stretch the scale that bandwidths are taken from"
             findings.append(Finding("box of readings", NOTE, found, cause, "clip them, or model them on purpose"))
         width = 1.5 * float(spread[..., j].median())

@@ -8,7 +8,7 @@ from torch import Tensor
 from s2r_torch.base import StateGraph
 from s2r_torch.episodes import Rollouts
 from s2r_torch.errors import RewardError, S2RError
-from s2r_torch.families.check.probe import MANY, Probe, edge_lists, named, run
+from s2r_torch.families.check.probe import MANY, Probe, edge_lists, named, of_edges, run
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
 
 MOST_EPISODES = 3000  # per simulator
@@ -23,15 +23,6 @@ def run_edges(probe: Probe, graph: StateGraph, purpose: str) -> tuple[Rollouts, 
     copies = max(2, MOST_EPISODES // len(actions))
     guard = probe.few
     return run(guard, actions.repeat(copies, 1), probe.generators(guard.ids, purpose)), copies
-
-
-def of_edges(values: Tensor, graph: StateGraph, copies: int) -> Tensor:
-    """What was seen at every (state, action): values [B, copies xi A, H, ...] -> [B, copies, xi, A, ...]."""
-    B, xi, A = len(values), graph.num_states, graph.num_actions
-    values = values.unflatten(1, (copies, xi, A))
-    step = graph.layer[:, None, None].expand(xi, A, 1)
-    index = step.reshape(1, 1, xi, A, 1, *[1] * (values.ndim - 5)).expand(B, copies, xi, A, 1, *values.shape[5:])
-    return values.gather(4, index).squeeze(4)
 
 
 def check_rewards(probe: Probe) -> list[Finding]:

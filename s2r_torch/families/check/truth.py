@@ -15,14 +15,15 @@ from s2r_torch.density.estimator import DensityEstimator, sup_distance
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
 from s2r_torch.errors import GraphMismatchError
-from s2r_torch.families.check.probe import FEW, Probe, named
+from s2r_torch.families.check.probe import FEW, Probe, named, of_edges
 from s2r_torch.families.check.readings import NODES
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
-from s2r_torch.families.check.rewards import of_edges, run_edges
+from s2r_torch.families.check.rewards import run_edges
 from s2r_torch.families.contract import GroundTruth
 
 Z = 6.0
 TOLERANCE = 0.06  # standard deviations of a mean, share of a variance, units of reward: what is not worth a word
+DECLARED = 0.5 * 0.75  # of a declared separation, that noise must stay below
 SURELY, ALIKE = 1e-9, 1e-3  # p-values
 CLEARLY = 4.0  # noises, by which states differ where theta lets them
 N_MERGE, ROOM = 1000, 1.5 * 1.25  # readings that decide merges, and what they ask of a distance, in units of noise
@@ -208,7 +209,8 @@ def _closeness(probe: Probe, graph: StateGraph, x: Tensor, ids: tuple[int, ...])
         found = f"states {where} show the same readings in {named(ids, alike)} of {len(p)}, other ones in the rest"
         cause = "theta changes where actions lead, or states that only some theta tell apart (Assumption 5)"
         return [Finding(checked, NOTE, found, cause, "dynamics that all theta share")]
-    wanted = math.ceil(N_MERGE * (ROOM * noise / least) ** 2)
+    room = noise / (DECLARED * spec.zeta) if spec.zeta else ROOM * noise / least
+    wanted = math.ceil(N_MERGE * room**2)
     numbers = f"nearest {where}: {least:.3g} apart, noise {noise:.3g} at {N_MERGE} readings"
     if wanted <= N_MERGE:
         return [Finding(checked, OK, numbers)]
