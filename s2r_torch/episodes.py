@@ -17,6 +17,7 @@ from torch import Tensor
 from s2r_torch.base import Path, ProblemSpec, Simulators, UnlabelledWorld, check_shape
 from s2r_torch.errors import ObservationError, RewardError, S2RError, SettingError, SimulatorError
 from s2r_torch.rng import Seed
+from s2r_torch.text import printable
 
 Act = Callable[[int, Tensor], Tensor]  # (step, x [B, n, d]) -> actions [B, n]
 
@@ -35,6 +36,8 @@ class Ledger:
 
 class Guard:
     """Simulators whose every episode is counted and checked, with rewards scaled to a total in [0, 1].
+
+    What passes is copied, so that a simulator may write into the tensors that it returned or was given.
 
     Args:
         simulators: what to guard.
@@ -61,24 +64,9 @@ class Guard:
 
     def step(self, actions: Tensor) -> tuple[Tensor | None, Tensor]:
         self._check_actions(actions)
-        self._actions.append(actions)
-        x, reward = _call(self.inner.step, "step", self.ids, actions)
-        reward = torch.as_tensor(reward, dtype=torch.float64) / self.spec.reward_scale
-        if reward.shape != self._total.shape:
-            raise RewardError(
-                expected=f"rewards of shape {list(self._total.shape)}",
-                got=str(list(reward.shape)),
-                cause="one reward per simulator and episode is wanted",
-            )
-        self._total = self._total + reward
-        bad = ~((reward >= -REWARD_TOLERANCE) & (self._total <= 1 + REWARD_TOLERANCE))
-        if bool(bad.any()):
-            b, i = bad.nonzero()[0].tolist()
-            raise RewardError(
-                expected="rewards >= 0 whose total over an episode is at most 1",
-                got=f"reward {float(reward[b, i]):g}, total {float(self._total[b, i]):g} {self._where(b, i)}",
-                cause="rewards are not scaled (give the family a reward_scale), or not finite",
-            )
+        self._actions.append(actions.clone())
+        x, reward = _two(_call(self.inner.step, "step", self.ids, actions.clone()), self.ids)
+        reward = self._paid(reward)
         if x is None and len(self._actions) < self.spec.horizon:
             raise SimulatorError(
                 expected=f"an episode of {self.spec.horizon} actions",
@@ -108,9 +96,30 @@ class Guard:
                 cause="a policy made for another problem",
             )
 
+    def _paid(self, reward: object) -> Tensor:
+        """The scaled rewards [B, n], added to the totals."""
+        reward = _rewards(reward) / self.spec.reward_scale
+        if reward.shape != self._total.shape:
+            raise RewardError(
+                expected=f"rewards of shape {list(self._total.shape)}",
+                got=str(list(reward.shape)),
+                cause="one reward per simulator and episode is wanted",
+            )
+        self._total = self._total + reward
+        bad = ~((reward >= -REWARD_TOLERANCE) & (self._total <= 1 + REWARD_TOLERANCE))
+        if bool(bad.any()):
+            b, i = bad.nonzero()[0].tolist()
+            raise RewardError(
+                expected="rewards >= 0 whose total over an episode is at most 1",
+                got=f"reward {float(reward[b, i]):g}, total {float(self._total[b, i]):g} {self._where(b, i)}",
+                cause="rewards are not scaled (give the family a reward_scale), or not finite",
+            )
+        return reward
+
     def _checked(self, x: Tensor) -> Tensor:
         _require_real("the simulator's sensor model", x)
         check_shape("observations", x, (*self._total.shape, self.spec.obs_dim), "the simulator's sensor model")
+        x = x.detach().to("cpu", copy=True)
         bad = ~torch.isfinite(x).all(-1)
         if bool(bad.any()):
             b, i = bad.nonzero()[0].tolist()
@@ -214,10 +223,47 @@ def _require_episodes(n: int) -> None:
 
 
 def _require_real(cause: str, x: Tensor) -> None:
-    """Raises ObservationError unless x is a tensor of real numbers."""
-    if not (isinstance(x, Tensor) and x.is_floating_point()):
-        got = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
-        raise ObservationError(expected="observations as a float32 or float64 tensor", got=got, cause=cause)
+    """Raises ObservationError unless x is a dense tensor of real numbers."""
+    if not isinstance(x, Tensor):
+        pair = isinstance(x, tuple) and len(x) == 2 and isinstance(x[1], dict)
+        cause = "Gymnasium's (observation, info): return the observation alone" if pair else cause
+    elif x.layout == torch.strided and x.dtype in (torch.float32, torch.float64):
+        return
+    raise ObservationError(expected="observations as a float32 or float64 tensor", got=_kind(x), cause=cause)
+
+
+def _rewards(reward: object) -> Tensor:
+    """Rewards as a dense float64 tensor of its own."""
+    try:
+        reward = torch.as_tensor(reward)
+        if reward.layout != torch.strided or reward.is_complex():
+            raise TypeError
+        return reward.detach().to("cpu", torch.float64, copy=True)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise RewardError(
+            expected="rewards as a tensor of real numbers",
+            got=_kind(reward),
+            cause="a step that returns no reward, or one in another form",
+        ) from error
+
+
+def _two(result: object, ids: Sequence) -> tuple:
+    """What `step` returned, if it is two things."""
+    if isinstance(result, tuple | list) and len(result) == 2:
+        return tuple(result)
+    many = isinstance(result, tuple | list)
+    raise SimulatorError(
+        expected="two values from step: the next observations and the rewards",
+        got=f"{type(result).__name__} of {len(result)}" if many else _kind(result),
+        cause=("Gymnasium's step, which returns four or five values" if many else "a step without a return")
+        + f", in {_named(ids)}",
+    )
+
+
+def _kind(value: object) -> str:
+    if not isinstance(value, Tensor):
+        return "None" if value is None else type(value).__name__
+    return str(value.dtype) + ("" if value.layout == torch.strided else f", {value.layout}")
 
 
 def _call(function: Callable, name: str, ids: Sequence, *args):
@@ -226,9 +272,11 @@ def _call(function: Callable, name: str, ids: Sequence, *args):
         return function(*args)
     except S2RError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # an exit of user code is no success of ours
         raise SimulatorError(
-            expected=f"{name} to succeed", got=f"{type(error).__name__}: {error}", cause=f"a fault in {_named(ids)}"
+            expected=f"{name} to succeed",
+            got=printable(f"{type(error).__name__}: {error}"),
+            cause=f"a fault in {_named(ids)}",
         ) from error
 
 

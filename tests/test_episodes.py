@@ -237,6 +237,92 @@ def test_no_episodes(n):
         GuardedWorld(WORLD.world(0.5, 0), Ledger()).reset(n)
 
 
+# -- simulators that lie --------------------------------------------------------------------------------------------
+
+
+def test_a_simulator_may_reuse_its_buffers():
+    """Readings that the next step overwrites were once deployed as those of another state."""
+    buffer = {}
+
+    def reuse(x, reward):
+        kept = buffer.setdefault("x", x)
+        if x is not None:
+            kept.copy_(x)
+        paid = buffer.setdefault("reward", torch.zeros_like(reward)).copy_(reward)
+        return (None if x is None else kept), paid
+
+    reused = rollout(guarded(reset=lambda x: buffer.setdefault("x", x).copy_(x), step=reuse), first, 20, SEED)
+    fresh = rollout(guarded(), first, 20, SEED)
+    assert torch.equal(reused.x, fresh.x) and torch.equal(reused.rewards, fresh.rewards)
+
+
+def test_a_simulator_may_write_into_the_actions_it_was_given():
+    simulators = Faulty()
+    simulators.step = lambda actions: simulators.inner.step(actions.clone().add_(0 * actions.fill_(1)))
+    episodes = rollout(Guard(simulators, Ledger(), "test"), first, 5, SEED)
+    assert int(episodes.actions.max()) == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda x, r: None, "two values from step.* got None"),
+        (lambda x, r: "text", "two values from step.* got str"),
+        (lambda x, r: (x, r, False, {}), "got tuple of 4.*Gymnasium's step.*simulators 0, 1, 2"),
+        (lambda x, r: (x, r, False, False, {}), "got tuple of 5"),
+        (lambda x, r: x, "two values from step.* got torch.float64"),
+    ],
+)
+def test_what_step_returns(answer, message):
+    inner = WORLD.simulators(THETA)
+    faulty = Faulty()
+    faulty.step = lambda actions: answer(*inner.step(actions))
+    faulty.reset = inner.reset
+    with pytest.raises(SimulatorError, match=message):
+        rollout(Guard(faulty, Ledger(), "test"), first, 5, SEED)
+
+
+@pytest.mark.parametrize(
+    ("answer", "got"),
+    [
+        (lambda x: None, "None"),
+        (lambda x: "text", "str"),
+        (lambda x: {"row": x}, "dict"),
+        (lambda x: (x, {}), r"tuple; .*return the observation alone"),
+        (lambda x: x.to_sparse(), "sparse"),
+        (lambda x: x.half(), "float16"),
+        (lambda x: x + 0j, "complex"),
+    ],
+)
+def test_what_reset_returns(answer, got):
+    with pytest.raises(ObservationError, match=f"float64 tensor; got .*{got}"):
+        observe(guarded(reset=answer), (), 5, SEED)
+
+
+@pytest.mark.parametrize(
+    "pay",
+    [
+        lambda r: None,
+        lambda r: "0.5",
+        lambda r: {},
+        lambda r: [None],
+        lambda r: r.to_sparse(),
+        lambda r: r + 1j,
+    ],
+)
+def test_what_is_no_reward(pay):
+    with pytest.raises(RewardError, match="rewards as a tensor of real numbers"):
+        rollout(guarded(step=lambda x, r: (x, pay(r))), first, 5, SEED)
+
+
+def test_an_exit_of_user_code_is_an_error():
+    def leave(x, reward):
+        raise SystemExit(0)
+
+    with pytest.raises(SimulatorError, match="SystemExit: 0"):
+        rollout(guarded(step=leave), first, 5, SEED)
+
+
 # -- worlds ---------------------------------------------------------------------------------------------------------
 
 

@@ -7,11 +7,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from s2r_torch.errors import SettingError
-from s2r_torch.families.contract import Family
+from s2r_torch.families.contract import Family, require_name
 from s2r_torch.registry import Registry
 from s2r_torch.schema import arguments
 
@@ -23,7 +23,15 @@ FAMILIES = Registry(
         "frozenlake": "s2r_torch.families.frozenlake:FrozenLake",
     },
 )
-register_family = FAMILIES.register
+
+
+def register_family(name: str) -> Callable[[Any], Any]:
+    """A decorator that makes a family known by name: on its class, or on a function that returns it.
+
+    Raises:
+        SettingError: the name is no identifier, or is taken.
+    """
+    return FAMILIES.register(require_name(name))
 
 
 def make_family(name: str, **parameters) -> Family:

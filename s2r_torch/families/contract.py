@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -10,6 +11,10 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import ProblemSpec, Simulators, StateGraph, UnlabelledWorld
+from s2r_torch.errors import S2RError, SettingError, SimulatorError
+from s2r_torch.text import printable
+
+LONGEST_NAME = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,3 +59,30 @@ class Family(Protocol):
 
     def parameters(self) -> dict:
         """Keyword arguments (JSON values) that rebuild this family; stored in policy files."""
+
+
+def require_name(name: object) -> str:
+    """Returns a family's name if it is an identifier, else raises SettingError.
+
+    Names go into file names, command lines, tables and policy files.
+    """
+    if not (isinstance(name, str) and name.isascii() and name.isidentifier() and len(name) <= LONGEST_NAME):
+        raise SettingError(
+            expected=f"a family's name of at most {LONGEST_NAME} letters, digits and underscores, a letter first",
+            got=repr(printable(name, 80)),
+            cause="names stand in command lines, tables and files",
+        )
+    return name
+
+
+@contextmanager
+def users(what: str, cause: str = "a fault in the family's own code") -> Iterator[None]:
+    """Around a user's code: whatever it raises becomes one SimulatorError that says what was being done."""
+    try:
+        yield
+    except S2RError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise SimulatorError(
+            expected=f"{what} to succeed", got=printable(f"{type(error).__name__}: {error}"), cause=cause
+        ) from error

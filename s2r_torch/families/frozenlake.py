@@ -17,70 +17,20 @@ actions earns 0.5, V* = E max(w, 1 - w) = 0.75, and w shows in the width of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from s2r_torch.errors import SettingError
-from s2r_torch.families.gym.family import GymFamily, Moves, make_env
+from s2r_torch.families.gym.family import GymFamily, make_env
 from s2r_torch.families.layered import require_range
-from s2r_torch.families.noise import bump_draws, product_nodes, require_smoothness
+from s2r_torch.families.noise import require_smoothness
+from s2r_torch.families.replay.simulators import Moves
+from s2r_torch.families.sensors import AffineSensor
 
 MAP = ("SFHG", "FFFF", "HFFH", "GFFF")
 CENTRE = (len(MAP) - 1) / 2
 MARGIN = 0.05
-
-
-@dataclass(frozen=True)
-class Camera:
-    """The sensor: a rotated, scaled view from above with square noise (`gym_adapter.Sensor`)."""
-
-    noise_low: float
-    noise_high: float
-    gain_high: float
-    smoothness: int
-    points: int
-
-    names = ("camera_1", "camera_2")
-
-    @property
-    def high(self) -> tuple[float, float]:
-        """Corners are sqrt(2) CENTRE away from the centre, in any direction."""
-        reach = self.gain_high * math.sqrt(2) * CENTRE + self.noise_high + MARGIN
-        return (reach, reach)
-
-    @property
-    def low(self) -> tuple[float, float]:
-        return tuple(-edge for edge in self.high)
-
-    def read(self, theta: Tensor, latent: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """Draws readings [B, n, 2] at cells [B, n, 2]."""
-        B, n, _ = latent.shape
-        x = bump_draws(2 * n, self.smoothness, generators).reshape(B, n, 2)
-        return x.mul_(self._half_width(theta)[:, None, None]).add_(self.view(theta, latent))
-
-    def quadrature(self, theta: Tensor, latent: Tensor) -> tuple[Tensor, Tensor]:
-        """Points [B, xi, m, 2] and weights [B, xi, m] of the readings at cells [xi, 2]."""
-        nodes, weights = product_nodes(self.points, self.smoothness, 2)
-        centres = self.view(theta, latent.expand(len(theta), *latent.shape))
-        x = centres[:, :, None] + self._half_width(theta)[:, None, None, None] * nodes
-        return x, weights.expand(x.shape[:3])
-
-    def view(self, theta: Tensor, latent: Tensor) -> Tensor:
-        """gain R(heading) (cell - centre) [B, n, 2]."""
-        # one angle at a time: a vectorised sine may round differently in a batch of another size
-        heading = theta[:, 0].tolist()
-        cosine, sine = (
-            (theta[:, 1] * torch.tensor([turn(a) for a in heading], dtype=torch.float64))[:, None]
-            for turn in (math.cos, math.sin)
-        )
-        row, column = (latent - CENTRE).unbind(-1)
-        return torch.stack([cosine * row - sine * column, sine * row + cosine * column], -1)
-
-    def _half_width(self, theta: Tensor) -> Tensor:
-        return self.noise_low + (self.noise_high - self.noise_low) * theta[:, 2]
 
 
 class FrozenLake(GymFamily):
@@ -117,15 +67,28 @@ class FrozenLake(GymFamily):
         require_range("gain_high", gain_high, gain_low, 100.0)
         require_range("quadrature", quadrature, 1, 64)
         self.gains = (gain_low, gain_high)
+        reach = gain_high * math.sqrt(2) * CENTRE + noise_high + MARGIN  # a corner, in any direction
         super().__init__(
             name="frozenlake",
             make=lambda theta: make_env("FrozenLake-v1", desc=list(MAP), is_slippery=False),
             prior=self._draw,
             theta_names=("heading", "gain", "w"),
-            sensor=Camera(noise_low, noise_high, gain_high, require_smoothness(smoothness), quadrature),
+            sensor=AffineSensor(
+                ("camera_1", "camera_2"),
+                low=(-reach, -reach),
+                high=(reach, reach),
+                centre=CENTRE,
+                gain=lambda theta: theta[:, 1],
+                rotation=lambda theta: theta[:, 0],
+                width=lambda theta: noise_low + (noise_high - noise_low) * theta[:, 2],
+                smoothness=require_smoothness(smoothness),
+                points=quadrature,
+            ),
             horizon=6,
             max_states_per_layer=15,
             reward=goal_payoffs,
+            bernoulli_rewards=True,
+            reward_scale=1.0,
             latent=lambda env, observation: divmod(int(observation), len(MAP)),
             settings={
                 "noise_low": noise_low,

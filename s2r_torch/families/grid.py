@@ -26,7 +26,8 @@ from s2r_torch.base import ProblemSpec
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import GroundTruth
 from s2r_torch.families.layered import LayeredSimulators, LayeredWorld, depth_first, require_range, require_theta
-from s2r_torch.families.noise import bump_draws, product_nodes, require_smoothness
+from s2r_torch.families.noise import require_smoothness
+from s2r_torch.families.sensors import AffineSensor
 
 TREASURE, SAFE = 0.9, 0.5
 MARGIN = 0.05  # of a cell, around the box that readings can reach
@@ -57,6 +58,7 @@ class Grid:
     quadrature: int = 9
 
     name = "grid"
+    theta_names = THETA
     payment = 1.0
 
     def __post_init__(self):
@@ -87,6 +89,16 @@ class Grid:
         object.__setattr__(self, "graph", graph)
         object.__setattr__(self, "spec", spec)
         object.__setattr__(self, "cells", torch.tensor(cells, dtype=torch.float64))  # [xi, 2]
+        sensor = AffineSensor(
+            spec.obs_names,
+            spec.low,
+            spec.high,
+            offset=lambda theta: theta[:, :2],
+            width=lambda theta: self.noise_low + (self.noise_high - self.noise_low) * theta[:, 2],
+            smoothness=self.smoothness,
+            points=self.quadrature,
+        )
+        object.__setattr__(self, "sensor", sensor)
 
     def prior(self, n: int, generator: torch.Generator) -> Tensor:
         """Draws theta [n, 3]; consumes the generator."""
@@ -102,12 +114,9 @@ class Grid:
     def truth(self, theta: Tensor) -> GroundTruth:
         """The ground truth; exact for policies whose actions are smooth in x, and for V* and Q* always."""
         theta = require_theta(theta, THETA)
-        nodes, weights = product_nodes(self.quadrature, self.smoothness, 2)
-        centres = self.cells + theta[:, None, :2]  # [B, xi, 2]
-        x = centres[:, :, None] + self._half_width(theta)[:, None, None, None] * nodes
-        B, xi, m, _ = x.shape
-        reward = self._payoffs(theta)[:, :, None, None].expand(B, xi, m, 2)
-        return GroundTruth(self.graph, x, weights.expand(B, xi, m), reward)
+        x, weight = self.sensor.quadrature(theta, self.cells)
+        reward = self._payoffs(theta)[:, :, None, None].expand(*weight.shape, 2)
+        return GroundTruth(self.graph, x, weight, reward)
 
     def parameters(self) -> dict:
         """Keyword arguments that rebuild this family."""
@@ -115,16 +124,11 @@ class Grid:
 
     def emit(self, theta: Tensor, state: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Draws readings [B, n, 2] at states [B, n]."""
-        B, n = state.shape
-        x = bump_draws(2 * n, self.smoothness, generators).reshape(B, n, 2)
-        return x.mul_(self._half_width(theta)[:, None, None]).add_(theta[:, None, :2]).add_(self.cells[state])
+        return self.sensor.read(theta, self.cells[state], generators)
 
     def mean_reward(self, theta: Tensor, state: Tensor, x: Tensor, actions: Tensor) -> Tensor:
         """What the cell pays [B, n], whatever action is taken."""
         return self._payoffs(theta).gather(1, state)
-
-    def _half_width(self, theta: Tensor) -> Tensor:
-        return self.noise_low + (self.noise_high - self.noise_low) * theta[:, 2]
 
     def _payoffs(self, theta: Tensor) -> Tensor:
         """The mean reward [B, xi] of every cell."""

@@ -222,7 +222,7 @@ def test_supports_are_disjoint_within_one_theta(name):
         cells = centre[:, truth.graph.states_of(step)]
         gap = (cells[:, :, None] - cells[:, None]).abs().amax(-1)  # [B, S, S]
         gap = gap + 1e9 * torch.eye(gap.shape[1])
-        width = family.sensor.noise_high if name == "frozenlake" else family.noise_high
+        width = family.parameters()["noise_high"]
         assert float(gap.min()) > 2 * width
 
 

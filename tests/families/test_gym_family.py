@@ -169,7 +169,7 @@ def test_own_dynamics_for_every_theta():
     whole = rollout(simulators, random_actions(2), 4, Seed.root(2))
     assert part.x.shape == (2, 4, 5, 1) and torch.equal(part.x[:, :, 0], whole.x[[5, 2], :, 0])
     with pytest.raises(SimulatorError, match="shared_dynamics=False"):
-        guarded(walk_family(make=family._make), n=8)
+        guarded(walk_family(make=family.dynamics.make), n=8)
 
 
 def test_mean_rewards_when_not_bernoulli():
@@ -277,7 +277,9 @@ def test_a_world_does_not_touch_rewards():
             observation, _, *rest = self.env.step(action)
             return observation, Untouchable(), *rest
 
-    world = walk_family(make=lambda theta: Forbidden(Walk())).world(torch.tensor([0.5]), Seed.root(0).generator())
+    settled = {"bernoulli_rewards": True, "reward_scale": 1.0}  # else both are proposed from the rewards of simulators
+    family = walk_family(make=lambda theta: Forbidden(Walk()), **settled)
+    world = family.world(torch.tensor([0.5]), Seed.root(0).generator())
     assert isinstance(world, UnlabelledWorld)
     world.reset(3)
     for _ in range(4):

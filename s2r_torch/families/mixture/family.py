@@ -84,6 +84,7 @@ class Mixture:
     quadrature: int = 5
 
     name = "mixture"
+    theta_names = ("theta",)
 
     def __post_init__(self):
         self._validate()

@@ -9,25 +9,38 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from s2r_torch.base import StateGraph
-from s2r_torch.errors import GraphMismatchError, SimulatorError
+from s2r_torch.errors import GraphMismatchError, SettingError, SimulatorError
 from s2r_torch.families.layered import depth_first
+from s2r_torch.families.replay.sameness import same
 
 PROBES = 32  # random paths that a merged graph is checked on
+MOST_PLACES = 2048  # different places that are looked at before a graph is given up
 
 
 class Episode(Protocol):
     """One environment that runs one episode at a time; after its end it stays where it is and pays nothing."""
 
+    observation: object  # raw
+    source: object  # what generators of its own can be reached from
+
     def reset(self) -> list[float]:
         """Starts afresh; returns the latent numbers of the start."""
 
     def step(self, action: int) -> tuple[list[float], float, bool]:
-        """The next latent numbers, the raw reward, and whether the episode has ended."""
+        """The next latent numbers, the raw reward (NaN if it is no number), and whether the episode has ended."""
+
+    def move(self, action: int) -> None:
+        """As `step`, and looks at no reward."""
+
+    def latent(self) -> list[float]:
+        """The latent numbers of the present state."""
+
+    def close(self) -> None:
+        """Frees whatever the environment holds."""
 
 
 class ReplayTree:
@@ -48,6 +61,8 @@ class ReplayTree:
         self._raw = torch.empty(0, num_actions, dtype=torch.float64)
         self._ended = torch.empty(0, dtype=torch.bool)
         self._latent: Tensor | None = None
+        self._place = torch.empty(0, dtype=torch.int64)
+        self._places: dict[tuple, int] = {}  # (latent numbers, ended) -> place
         self.steps_run = 0  # steps taken in real environments
         for root in range(len(openers)):
             self._add(root, None, self._restart(root), ended=False)
@@ -56,6 +71,22 @@ class ReplayTree:
     @property
     def num_nodes(self) -> int:
         return len(self._parent)
+
+    @property
+    def num_places(self) -> int:
+        """How many different latent numbers were seen."""
+        return len(self._places)
+
+    def close(self) -> None:
+        """Closes all environments; whatever is needed later is opened again."""
+        for root, episode in enumerate(self._episodes):
+            if episode is not None:
+                self._episodes[root] = self._at[root] = None
+                episode.close()
+
+    def place(self, nodes: Tensor) -> Tensor:
+        """The numbers [...] of the places that nodes [...] are at; nodes with the same latent numbers share one."""
+        return self._place.take(nodes)
 
     def latent(self, nodes: Tensor) -> Tensor:
         """The latent numbers [..., l] at nodes [...]; root b is node b."""
@@ -127,6 +158,7 @@ class ReplayTree:
         self._root.append(root), self._parent.append(parent)
         self._latent[node] = torch.tensor(latent, dtype=torch.float64)
         self._ended[node] = ended
+        self._place[node] = self._places.setdefault((tuple(self._latent[node].tolist()), ended), len(self._places))
 
     def _grow(self, more: int) -> None:
         """Room for more nodes."""
@@ -134,6 +166,7 @@ class ReplayTree:
         self._child = torch.cat([self._child, torch.full((more, A), -1)])
         self._raw = torch.cat([self._raw, torch.zeros(more, A, dtype=torch.float64)])
         self._ended = torch.cat([self._ended, torch.zeros(more, dtype=torch.bool)])
+        self._place = torch.cat([self._place, torch.zeros(more, dtype=torch.int64)])
         self._latent = torch.cat([self._latent, torch.zeros(more, size, dtype=torch.float64)])
 
 
@@ -141,70 +174,70 @@ class _Place:
     """A tree node as a key for `depth_first`: equal to every node with the same latent numbers."""
 
     def __init__(self, tree: ReplayTree, node: int):
-        self.node = node
-        self.key = (tuple(tree._latent[node].tolist()), bool(tree._ended[node]))
+        self.node, self.place = node, int(tree._place[node])
 
     def __hash__(self) -> int:
-        return hash(self.key)
+        return self.place
 
     def __eq__(self, other: _Place) -> bool:
-        return self.key == other.key
+        return self.place == other.place
 
 
-def merged_graph(tree: ReplayTree, horizon: int) -> tuple[StateGraph, Tensor]:
-    """The state graph below root 0, in which places of a layer with the same latent numbers are one state.
+def merged_graph(tree: ReplayTree, horizon: int, root: int = 0) -> tuple[StateGraph, Tensor]:
+    """The state graph below a root, in which places of a layer with the same latent numbers are one state.
 
     Returns:
         The graph, in depth-first order, and one tree node per state [xi].
 
     Raises:
         GraphMismatchError: the latent numbers do not identify the state, as some random paths show.
+        SettingError: there are thousands of states.
     """
     actions = torch.arange(tree.num_actions)
+    visited = 0
 
     def moves(place: _Place) -> list[_Place]:
+        nonlocal visited
+        visited += 1
+        if visited > MOST_PLACES:
+            raise SettingError(
+                expected=f"at most {MOST_PLACES} states in {horizon} layers",
+                got="more",
+                cause="`latent` has numbers that never come back to the same value (a clock, a position that is not "
+                "rounded), so that action paths do not merge; or the horizon is too long",
+            )
         nodes, _ = tree.step(torch.full_like(actions, place.node), actions)
         return [_Place(tree, node) for node in nodes.tolist()]
 
-    graph, places = depth_first(_Place(tree, 0), moves, horizon)
+    graph, places = depth_first(_Place(tree, root), moves, horizon)
+    nodes = torch.tensor([place.node for place in places])
+    _require_states(tree, graph, nodes, root)
+    return graph, nodes
+
+
+def _require_states(tree: ReplayTree, graph: StateGraph, of_state: Tensor, root: int) -> None:
+    """Raises GraphMismatchError unless random paths find the places and pay the rewards that the graph says."""
+    horizon = graph.horizon
     probes = torch.randint(tree.num_actions, (PROBES, horizon), generator=torch.Generator().manual_seed(0))
-    nodes, states = torch.zeros(PROBES, dtype=torch.int64), graph.visited(probes)
+    nodes, states = torch.full((PROBES,), root), graph.visited(probes)
     for step in range(horizon):
-        for path, node, state in zip(probes.tolist(), nodes.tolist(), states[:, step].tolist(), strict=True):
-            if _Place(tree, node) != places[state]:
+        known = of_state[states[:, step]]
+        wrong = (tree.place(nodes) != tree.place(known)).nonzero().flatten().tolist()
+        if wrong:
+            i = wrong[0]
+            raise GraphMismatchError(
+                expected=f"latent numbers {tree.latent(known[i]).tolist()} after actions "
+                f"{tuple(probes[i, :step].tolist())}",
+                got=str(tree.latent(nodes[i]).tolist()),
+                cause="`latent` leaves out a part of the state, so different states look alike",
+            )
+        _, wanted = tree.step(known, probes[:, step])
+        nodes, raw = tree.step(nodes, probes[:, step])
+        for i, (one, other) in enumerate(zip(wanted.tolist(), raw.tolist(), strict=True)):
+            if not same(one, other):
                 raise GraphMismatchError(
-                    expected=f"latent numbers {places[state].key[0]} after actions {tuple(path[:step])}",
-                    got=str(_Place(tree, node).key[0]),
-                    cause="`latent` leaves out a part of the state, so different states look alike",
+                    expected=f"reward {one:g} after actions {tuple(probes[i, : step + 1].tolist())}, as on another "
+                    "way to the same latent numbers",
+                    got=f"{other:g}",
+                    cause="`latent` leaves out a part of the state, on which rewards depend",
                 )
-        nodes, _ = tree.step(nodes, probes[:, step])
-    return graph, torch.tensor([place.node for place in places])
-
-
-def require_same(first: list, second: list, cause: str) -> None:
-    """Raises SimulatorError unless two lists of traces agree in everything.
-
-    A trace is a list of (actions, raw observation, latent numbers, raw reward, ended), from the start to a path's end.
-    """
-    for one, other in zip(first, second, strict=True):
-        for before, after in zip(one, other, strict=True):
-            if not _equal(before, after):
-                raise SimulatorError(
-                    expected=f"the same after actions {before[0]} of every reset: {_shown(before)}",
-                    got=_shown(after),
-                    cause=cause,
-                )
-
-
-def _equal(one: object, other: object) -> bool:
-    """Whether two observations, or structures of them, are the same bits."""
-    if isinstance(one, dict):
-        return isinstance(other, dict) and one.keys() == other.keys() and all(_equal(one[k], other[k]) for k in one)
-    if isinstance(one, tuple | list):
-        return type(one) is type(other) and len(one) == len(other) and all(map(_equal, one, other))
-    return bool(np.array_equal(np.asarray(one), np.asarray(other)))
-
-
-def _shown(seen: tuple) -> str:
-    _, observation, latent, reward, ended = seen
-    return f"{str(observation)[:60]}, latent {latent[:6]}, reward {reward:g}" + (", ended" if ended else "")

@@ -1,31 +1,15 @@
-"""Simulators and worlds of a `GymFamily`: the former replay, the latter step every episode for real."""
+"""Simulators and worlds of a `ReplayFamily`: the former replay, the latter step every episode for real."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from s2r_torch.families.gym.replay import ReplayTree
 from s2r_torch.families.layered import require_generators, require_ids, require_running
-from s2r_torch.families.noise import bernoulli
-
-
-class Sensor(Protocol):
-    """Readings of latent numbers under theta; `quadrature` may be missing, then the family has no ground truth."""
-
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    names: tuple[str, ...]
-
-    def read(self, theta: Tensor, latent: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """Draws x [B, n, d] at latent [B, n, l] under theta [B, k]; row b consumes generator b alone."""
-
-    def quadrature(self, theta: Tensor, latent: Tensor) -> tuple[Tensor, Tensor]:
-        """Points x [B, xi, m, d] and weights [B, xi, m] of the readings at latent [xi, l]."""
+from s2r_torch.families.replay.tree import Episode, ReplayTree
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +19,8 @@ class Moves:
     latent: Tensor  # [B, n, l]
     actions: Tensor  # [B, n]
     following: Tensor  # [B, n, l]
-    raw: Tensor  # [B, n] the environment's own rewards
+    raw: Tensor  # [B, n] the environment's own rewards; NaN where they are no numbers
+    place: Tensor  # [B, n] number of the latent numbers that the move starts from; equal ones have one number
 
 
 RewardModel = Callable[[Tensor, Moves], Tensor]  # (theta [B, k], moves) -> mean rewards [B, n]
@@ -46,11 +31,11 @@ def own_reward(theta: Tensor, moves: Moves) -> Tensor:
     return moves.raw
 
 
-class GymSimulators:
+class ReplaySimulators:
     """B simulators (`base.Simulators`) that replay every action path once and draw readings and rewards in batch.
 
     Args:
-        family: the `GymFamily`.
+        family: the `ReplayFamily`.
         theta: `[B, k]`.
         ids: `[B]` names.
         tree: what happens along action paths.
@@ -76,27 +61,28 @@ class GymSimulators:
     def step(self, actions: Tensor) -> tuple[Tensor | None, Tensor]:
         require_running(self._nodes)
         following, mean = self.family.moves(self.tree, self.theta, self._nodes, actions)
-        reward = mean
-        if self.family.bernoulli_rewards:
-            scale = self.spec.reward_scale
-            reward = bernoulli(mean / scale, self._generators) * scale
+        reward = self.family.pay(mean, self._generators)
         self._step += 1
         self._nodes = following if self._step < self.spec.horizon else None
         return (None if self._nodes is None else self._read()), reward
 
-    def select(self, indices: Sequence[int]) -> GymSimulators:
+    def select(self, indices: Sequence[int]) -> ReplaySimulators:
         rows = list(indices)
-        return GymSimulators(self.family, self.theta[rows], [self.ids[i] for i in rows], self.tree, self.roots[rows])
+        return ReplaySimulators(self.family, self.theta[rows], [self.ids[i] for i in rows], self.tree, self.roots[rows])
+
+    def close(self) -> None:
+        """Closes the environments; they are opened again when needed."""
+        self.tree.close()
 
     def _read(self) -> Tensor:
         return self.family.sensor.read(self.theta, self.tree.latent(self._nodes), self._generators)
 
 
-class GymWorld:
+class SteppedWorld:
     """One world (`base.UnlabelledWorld`): every episode runs in its own environment, and rewards are not looked at.
 
     Args:
-        family: the `GymFamily`.
+        family: the `ReplayFamily`.
         theta: `[k]`.
         generator: draws the readings; kept.
     """
@@ -104,7 +90,7 @@ class GymWorld:
     def __init__(self, family, theta: Tensor, generator: torch.Generator):
         self.family, self.spec, self.theta = family, family.spec, theta
         self._generator = generator
-        self._episodes: list = []  # environments, opened when first needed
+        self._episodes: list[Episode] = []  # environments, opened when first needed
         self._running = self._step = 0
 
     def reset(self, n: int) -> Tensor:
@@ -120,6 +106,11 @@ class GymWorld:
         for episode, action in zip(running, actions.tolist(), strict=True):
             episode.move(action)
         return self._read([episode.latent() for episode in running])
+
+    def close(self) -> None:
+        """Closes all environments."""
+        while self._episodes:
+            self._episodes.pop().close()
 
     def _read(self, latent: list[list[float]]) -> Tensor:
         numbers = torch.tensor(latent, dtype=torch.float64)

@@ -1,0 +1,135 @@
+"""Does theta matter, and does what pays show? The best list of actions against the best one for every theta."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from s2r_torch.base import StateGraph
+from s2r_torch.families import exact
+from s2r_torch.families.check.probe import FEW, Probe, run
+from s2r_torch.families.check.regression import Regression
+from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
+
+SIMULATORS = 256
+READINGS, MOST_STATES = 100, 16  # per state, and states, that statistics are taken of
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+NEEDED = 0.03  # of the optimum, that knowing theta must add for densities to be needed
+SHOWS, HIDDEN = 0.5, 0.2  # shares of what knowing theta adds that readings recover
+MOST_LISTS = 64
+
+
+def check_theta(probe: Probe) -> list[Finding]:
+    """Every number of theta changes readings or rewards."""
+    checked, theta = "theta matters", probe.theta[:FEW]
+    names = list(getattr(probe.family, "theta_names", ())) or [f"number {j}" for j in range(theta.shape[1])]
+    actions = probe.telling_lists(256)
+    base = run(probe.simulators(theta), actions, probe.generators(range(FEW), "theta"))
+    idle = []
+    for j, name in enumerate(names):
+        changed = theta.clone()
+        changed[:, j] = theta[:, j].roll(1)
+        if bool((changed == theta).all()):
+            continue
+        other = run(probe.simulators(changed), actions, probe.generators(range(FEW), "theta"))
+        if torch.equal(base.x, other.x) and torch.equal(base.rewards, other.rewards):
+            idle.append(name)
+    if not idle:
+        return [Finding(checked, OK, f"each of {', '.join(names)} changes readings or rewards")]
+    cause = "it never reaches the environment: an attribute set on a wrapper, or a default used in its place"
+    return [
+        Finding(
+            checked,
+            REFUSED if len(idle) == len(names) else NOTE,
+            f"{', '.join(idle)} changes neither readings nor rewards",
+            cause,
+            "hand theta to the environment itself (env.unwrapped), or leave the number out",
+        )
+    ]
+
+
+def check_payoff(probe: Probe) -> list[Finding]:
+    """Whether densities are needed, and whether they show what pays (where mean rewards are known)."""
+    graph = probe.graph
+    theta = probe.draw(SIMULATORS, "payoff")
+    rewards = probe.rewards(theta)
+    return [] if rewards is None else payoff_findings(probe, graph, theta, *rewards)
+
+
+def payoff_findings(probe: Probe, graph: StateGraph, theta: Tensor, rewards: Tensor, again: Tensor) -> list[Finding]:
+    """What a list of actions earns: the best one, the best one for each theta, and the one that readings advise.
+
+    Args:
+        probe: the family.
+        graph: its states.
+        theta: `[B, k]`.
+        rewards: `[B, xi, A]` mean rewards, by which lists are chosen.
+        again: `[B, xi, A]` the same, or an independent estimate, by which they are valued.
+    """
+    lists = _candidates(graph, rewards)
+    chosen, valued = (_values(graph, r, lists) for r in (rewards, again))
+    fixed = int(chosen.mean(0).argmax())
+    known = valued.gather(1, chosen.argmax(1, keepdim=True)).mean()
+    best, known = float(valued[:, fixed].mean()), float(known)
+    optimum = _optimum(probe, theta)
+    text = f"the best fixed list of actions earns {best:.3f}, the best list for each theta {known:.3f}"
+    text += "" if optimum is None else f", the optimum {optimum:.3f}"
+    if max(known, optimum or 0.0) - best < NEEDED * max(known, optimum or 0.0, 1e-12):
+        cause = "theta changes what is seen, not what pays: all theta share one best list"
+        return [Finding("densities are needed", NOTE, text, cause, "let theta decide what pays too, and show it")]
+    findings = [Finding("densities are needed", OK, text)]
+    if known - best < NEEDED * known:
+        return findings  # what pays depends on the readings at hand, not on theta alone
+    features = statistics(probe, graph, theta)
+    predicted = Regression(features).held_out(chosen)
+    seen = float(valued.gather(1, predicted.argmax(1, keepdim=True)).mean())
+    share = (seen - best) / (known - best)
+    text = f"lists chosen by statistics of the readings earn {seen:.3f} of {known:.3f} (a fixed one {best:.3f})"
+    if share >= SHOWS:
+        return [*findings, Finding("what pays shows", OK, text)]
+    hidden = _hidden(probe, theta, chosen, features)
+    cause = f"{hidden} decides what pays, and readings hardly tell it" if hidden else "readings hardly tell what pays"
+    write = "let it change what is seen too: a noise level, a gain, a colour (Assumption 1)"
+    return [*findings, Finding("what pays shows", REFUSED if share < HIDDEN else NOTE, text, cause, write)]
+
+
+def _candidates(graph: StateGraph, rewards: Tensor) -> Tensor:
+    """Action lists [K, H]: the best fixed one and the best ones of single simulators."""
+    lists = dict.fromkeys([exact.best_list(graph, rewards.mean(0))[0]])
+    for row in rewards:
+        if len(lists) < MOST_LISTS:
+            lists.setdefault(exact.best_list(graph, row)[0])
+    return torch.tensor(list(lists))
+
+
+def _values(graph: StateGraph, rewards: Tensor, lists: Tensor) -> Tensor:
+    """What lists [K, H] earn [B, K]."""
+    return rewards[:, graph.visited(lists), lists].sum(-1)
+
+
+def _optimum(probe: Probe, theta: Tensor) -> float | None:
+    truth = probe.family.truth(theta) if probe.truth is not None else None
+    return None if truth is None else float(exact.optimal(truth)[0][:, 0].mean())
+
+
+def statistics(probe: Probe, graph: StateGraph, theta: Tensor) -> Tensor:
+    """Statistics [B, p] of the readings at some states: quantiles, standard deviations, covariances."""
+    states = torch.linspace(0, graph.num_states - 1, min(MOST_STATES, graph.num_states)).round().long().unique()
+    guard, found = probe.simulators(theta), []
+    for s in states.tolist():
+        x = guard.reset(READINGS, probe.generators(guard.ids, "statistics", s))
+        for a in graph.paths[s]:
+            x, _ = guard.step(torch.full(x.shape[:2], a, dtype=torch.int64))
+        q = torch.quantile(x, torch.tensor(LEVELS, dtype=torch.float64), dim=1)  # [levels, B, d]
+        centred = x - x.mean(1, keepdim=True)
+        covariance = torch.einsum("bni,bnj->bij", centred, centred).flatten(1) / READINGS
+        found += [q.permute(1, 0, 2).flatten(1), x.std(1).log(), covariance]
+    return torch.cat(found, 1)
+
+
+def _hidden(probe: Probe, theta: Tensor, values: Tensor, features: Tensor) -> str:
+    """The numbers of theta that decide what lists earn and that readings do not tell."""
+    names = list(getattr(probe.family, "theta_names", ())) or [f"number {j} of theta" for j in range(theta.shape[1])]
+    decides = [Regression(theta[:, [j]]).explained(values) for j in range(theta.shape[1])]
+    shown = [Regression(features).explained(theta[:, [j]]) for j in range(theta.shape[1])]
+    return ", ".join(n for n, d, s in zip(names, decides, shown, strict=True) if d > 0.1 and s < 0.5)

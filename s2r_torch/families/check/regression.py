@@ -1,0 +1,53 @@
+r"""Kernel ridge regression with exact leave-one-out predictions: what can be told from statistics, held-out.
+
+    y_hat[i] without i = y[i] - (y - H y)[i] / (1 - H[i, i]),    H = K (K + lambda I)^-1
+
+>>> x = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
+>>> Regression(x).explained(x.square()) > 0.99
+True
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+WIDTHS = (0.5, 2.0, 8.0)  # of the Gaussian kernel, in median distances
+RIDGES = (1e-4, 1e-2, 1.0)
+
+
+class Regression:
+    """Predictions from features [B, p], standardised; kernel and ridge are the best ones held-out.
+
+    Args:
+        features: `[B, p]`.
+    """
+
+    def __init__(self, features: Tensor):
+        centred = features - features.mean(0)
+        x = centred / centred.std(0).clamp(min=1e-12)
+        squared = torch.cdist(x, x).square()
+        typical = squared.median().clamp(min=1e-12)
+        kernels = [(-squared / (2 * w * w * typical)).exp() for w in WIDTHS]
+        kernels.append(x @ x.T / x.shape[1])
+        self._hats = []
+        for kernel in kernels:
+            values, vectors = torch.linalg.eigh(kernel)
+            values = values.clamp(min=0)
+            self._hats += [(vectors * (values / (values + ridge))) @ vectors.T for ridge in RIDGES]
+
+    def held_out(self, y: Tensor) -> Tensor:
+        """Predictions [B, K] of y [B, K], each without the row that it predicts."""
+        mean = y.mean(0)
+        best, least = y, float("inf")
+        for hat in self._hats:
+            rest = (y - mean - hat @ (y - mean)) / (1 - hat.diagonal()).clamp(min=1e-6)[:, None]
+            error = float(rest.square().mean())
+            if error < least:
+                best, least = y - rest, error
+        return best
+
+    def explained(self, y: Tensor) -> float:
+        """The share of the variance of y [B, K] that is predicted held-out; 0 where y does not vary."""
+        total = float((y - y.mean(0)).square().mean())
+        return 0.0 if total < 1e-20 else 1 - float((y - self.held_out(y)).square().mean()) / total

@@ -1,0 +1,86 @@
+"""Rewards: totals in [0, 1] over whole episodes, also rare ones; every simulator pays."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from s2r_torch.base import StateGraph
+from s2r_torch.episodes import Rollouts
+from s2r_torch.errors import RewardError, S2RError
+from s2r_torch.families.check.probe import MANY, Probe, edge_lists, named, of_edges, run
+from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
+
+MOST_EPISODES = 3000  # per simulator
+PAYING = 128  # episodes of every simulator, half of them along lists that pay
+EXPECTED = 30  # payments of the others, above which a simulator without any is noted
+TOLERANCE = 1e-6
+
+
+def run_edges(probe: Probe, graph: StateGraph, purpose: str) -> tuple[Rollouts, int]:
+    """Episodes through every (state, action), on the few simulators; and how many of each."""
+    actions = edge_lists(graph)
+    copies = max(2, MOST_EPISODES // len(actions))
+    guard = probe.few
+    return run(guard, actions.repeat(copies, 1), probe.generators(guard.ids, purpose)), copies
+
+
+def check_rewards(probe: Probe) -> list[Finding]:
+    """Whole episodes along all action lists, or many: rewards, their totals, and the number of steps."""
+    checked, guard = "rewards and whole episodes", probe.simulators(probe.theta)
+    tried = probe.tried
+    totals = [run(guard, probe.telling_lists(PAYING), probe.generators(guard.ids, "all")), tried]
+    try:
+        graph = probe.graph
+    except S2RError:  # `check_truth` says so
+        graph = None
+    findings = []
+    if graph is not None:
+        edges, copies = run_edges(probe, graph, "edges")
+        totals.append(edges)
+        findings += _possible_total(checked, graph, of_edges(edges.rewards, graph, copies))
+    most = max(float(runs.returns.max()) for runs in totals)
+    findings += _paying(probe, guard.ids, totals[0])
+    return findings or [
+        Finding(checked, OK, f"totals of 0 .. {most:.3g}, {probe.spec.horizon} steps, on all paths tried")
+    ]
+
+
+def _possible_total(checked: str, graph: StateGraph, seen: Tensor) -> list[Finding]:
+    """The largest total that rewards seen at single moves [B, copies, xi, A] can add up to."""
+    value = torch.zeros(len(seen), graph.num_states, dtype=torch.float64)
+    largest = seen.amax(1)
+    for step in reversed(range(graph.horizon)):
+        states = graph.states_of(step)
+        following = graph.next_state[states]
+        value[:, states] = (largest[:, states] + value[:, following.clamp(min=0)] * (following >= 0)).amax(-1)
+    total = float(value[:, 0].max())
+    if total <= 1 + TOLERANCE:
+        return []
+    return [
+        Finding(
+            checked,
+            REFUSED,
+            f"payments that were seen add up to {total:.3g} along one path",
+            "several steps of an episode can pay, each up to 1 (rewards paid at random where their means should be)",
+            f"bernoulli_rewards=False, or reward_scale times {total:.3g}",
+            RewardError,
+        )
+    ]
+
+
+def _paying(probe: Probe, ids: tuple[int, ...], runs: Rollouts) -> list[Finding]:
+    """Simulators that never paid where the others did often."""
+    payments = (runs.rewards > 0).sum((1, 2))
+    usual = float(payments.double().median())
+    silent = (payments == 0).nonzero().flatten()
+    if usual >= EXPECTED and 0 < len(silent) <= MANY // 4:
+        found = (
+            f"{named(ids, silent)} never paid in {runs.rewards.shape[1]} episodes, where others paid {usual:.0f} times"
+        )
+        cause = "a theta for which nothing pays, or a broken simulator"
+        return [Finding("every simulator pays", NOTE, found, cause, "look at that theta")]
+    if not bool((runs.rewards > 0).any()):
+        found = f"no episode of {runs.rewards[..., 0].numel()} paid anything"
+        return [Finding("every simulator pays", NOTE, found, "rewards are rare on random paths, or there are none", "")]
+    return []

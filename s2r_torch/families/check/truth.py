@@ -1,0 +1,227 @@
+"""The truth against simulation: the state graph, the quadrature of readings, mean rewards; and how close states are."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from s2r_torch.base import StateGraph
+from s2r_torch.density.bands import sup_band
+from s2r_torch.density.bandwidth import reference_bandwidth
+from s2r_torch.density.estimator import DensityEstimator, sup_distance
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.kernels import make_kernel
+from s2r_torch.errors import GraphMismatchError
+from s2r_torch.families.check.probe import FEW, Probe, named, of_edges
+from s2r_torch.families.check.readings import NODES
+from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
+from s2r_torch.families.check.rewards import run_edges
+from s2r_torch.families.contract import GroundTruth
+
+Z = 6.0
+TOLERANCE = 0.06  # standard deviations of a mean, share of a variance, units of reward: what is not worth a word
+DECLARED = 0.5 * 0.75  # of a declared separation, that noise must stay below
+SURELY, ALIKE = 1e-9, 1e-3  # p-values
+CLEARLY = 4.0  # noises, by which states differ where theta lets them
+N_MERGE, ROOM = 1000, 1.5 * 1.25  # readings that decide merges, and what they ask of a distance, in units of noise
+
+
+def check_truth(probe: Probe) -> list[Finding]:
+    """What the family says it knows, against what its simulators show."""
+    checked, truth = "truth", probe.truth
+    if truth is None:
+        found = "not known: values will be estimated"
+        return [Finding(checked, NOTE, found, "no quadrature, or dynamics that theta changes", "AffineSensor has one")]
+    wrong = _inconsistent(probe, truth)
+    if wrong:
+        return [Finding(checked, REFUSED, wrong, "see GroundTruth in families/contract.py", "")]
+    runs, copies = run_edges(probe, truth.graph, "truth")
+    x = of_edges(runs.x, truth.graph, copies)  # [B, copies, xi, A, d]
+    rewards = of_edges(runs.rewards, truth.graph, copies)
+    found = _readings(probe, truth, x.transpose(1, 2).flatten(2, 3)) + _paid(truth, rewards)
+    return found or [
+        Finding(
+            checked,
+            OK,
+            f"{truth.graph.num_states} states, {truth.graph.states_per_layer} per layer; readings and "
+            "rewards have its means",
+        )
+    ]
+
+
+def _inconsistent(probe: Probe, truth: GroundTruth) -> str:
+    """What cannot be right whatever is simulated; empty if nothing."""
+    graph, spec = truth.graph, probe.spec
+    xi, A = graph.num_states, spec.num_actions
+    if truth.x.shape[:2] != (FEW, xi) or truth.x.shape[-1] != spec.obs_dim or truth.weight.shape != truth.x.shape[:3]:
+        return f"x of shape {list(truth.x.shape)} and weights of shape {list(truth.weight.shape)}"
+    if truth.reward.shape != (*truth.weight.shape, A):
+        return f"rewards of shape {list(truth.reward.shape)}"
+    if float((truth.weight.sum(-1) - 1).abs().max()) > 1e-6 or float(truth.weight.min()) < -1e-9:
+        return "weights of a state's points that are negative, or do not sum to 1"
+    if graph.horizon != spec.horizon or max(graph.states_per_layer) > spec.max_states_per_layer:
+        return (
+            f"{graph.states_per_layer} states per layer, where the spec says {spec.horizon} layers of at most "
+            f"{spec.max_states_per_layer}"
+        )
+    return ""
+
+
+def _readings(probe: Probe, truth: GroundTruth, x: Tensor) -> list[Finding]:
+    """Means and variances of readings [B, xi, n, d] against the quadrature's, in its standard deviations."""
+    mean = (truth.weight[..., None] * truth.x).sum(2)
+    centred = truth.x - mean[:, :, None]
+    sd = (truth.weight[..., None] * centred.square()).sum(2).sqrt().clamp(min=1e-300)
+    u = (x - mean[:, :, None]) / sd[:, :, None]  # mean 0 and variance 1, if the quadrature is right
+    findings = []
+    for what, values in (("mean", u), ("variance", u.square() - 1)):
+        pooled = values.transpose(0, 1).flatten(1, 2)  # [xi, B n, d]
+        z = pooled.mean(1) / (pooled.std(1) / math.sqrt(pooled.shape[1])).clamp(min=1e-12)
+        bad = (z.abs() > Z) & (pooled.mean(1).abs() > TOLERANCE)
+        if bool(bad.any()):
+            s, j = bad.nonzero()[0].tolist()
+            off = float(pooled.mean(1)[s, j])
+            size = f"{off:+.2f} standard deviations" if what == "mean" else f"{off:+.0%}"
+            unlike = int((values[:, s, :, j].mean(1).abs() > abs(off) / 2).sum())
+            some = what == "mean" and unlike < len(values)
+            findings.append(
+                Finding(
+                    "truth",
+                    REFUSED,
+                    f"the {what} of {probe.spec.obs_names[j]} after actions {truth.graph.paths[s]} is off by {size}",
+                    f"in {unlike} of {len(values)} simulators only: theta changes where actions lead"
+                    if some
+                    else "`quadrature` and `read` are two sensors, or the state graph is wrong",
+                    "points and weights of the law that `read` draws from",
+                )
+            )
+            break
+    return findings
+
+
+def _paid(truth: GroundTruth, rewards: Tensor) -> list[Finding]:
+    """Mean rewards [B, copies, xi, A] against the truth's."""
+    mean = (truth.weight[..., None] * truth.reward).sum(2)
+    error = (rewards - mean[:, None]).flatten(0, 1)  # [B copies, xi, A]
+    z = error.mean(0) / (error.std(0) / math.sqrt(len(error))).clamp(min=1e-9)
+    bad = (z.abs() > Z) & (error.mean(0).abs() > TOLERANCE / 3)
+    if not bool(bad.any()):
+        return []
+    s, a = bad.nonzero()[0].tolist()
+    found = f"action {a} after {truth.graph.paths[s]} pays {float(error.mean(0)[s, a]):+.3f} more than the truth says"
+    return [
+        Finding("truth", REFUSED, found, "a truth in raw units (it is in units of total reward), or of another theta")
+    ]
+
+
+def check_states(probe: Probe, graph: StateGraph) -> list[Finding]:
+    """Every way to a state shows the same readings, and states of a layer show different ones, for every theta."""
+    guard = probe.few
+    x = _samples(probe, [graph.paths[s] for s in range(graph.num_states)], "states")  # [B, xi, n, d]
+    return _other_ways(probe, graph, x) + _closeness(probe, graph, x, guard.ids)
+
+
+def _samples(probe: Probe, paths: list[tuple], purpose: str) -> Tensor:
+    """Readings [B, paths, N_MERGE, d] at the ends of paths, on the few simulators."""
+    guard, found = probe.few, []
+    for path in paths:
+        x = guard.reset(N_MERGE, probe.generators(guard.ids, purpose, path))
+        for a in path:
+            x, _ = guard.step(torch.full(x.shape[:2], a, dtype=torch.int64))
+        found.append(x)
+    return torch.stack(found, 1)
+
+
+def _other_ways(probe: Probe, graph: StateGraph, x: Tensor) -> list[Finding]:
+    """Other action paths to the same state against the first one, simulator by simulator."""
+    checked = "one state graph for all"
+    ways = [
+        ((*graph.paths[s], a), t)
+        for s, row in enumerate(graph.next_state.tolist())
+        for a, t in enumerate(row)
+        if t >= 0 and graph.paths[t] != (*graph.paths[s], a)
+    ]
+    if not ways:
+        return [Finding(checked, OK, f"{graph.num_states} states, each with one path")]
+    other = _samples(probe, [path for path, _ in ways], "ways")
+    p = ks_p_values(x[:, [t for _, t in ways]], other)  # [B, ways]
+    if float(p.min()) >= SURELY:
+        return [Finding(checked, OK, f"{len(ways)} other ways to its {graph.num_states} states show the same readings")]
+    b, i = (int(v) for v in torch.unravel_index(p.argmin(), p.shape))
+    path, state = ways[i]
+    wrong = (p[:, i] < SURELY).nonzero().flatten()
+    some = len(wrong) < len(p)
+    return [
+        Finding(
+            checked,
+            REFUSED,
+            f"actions {path} and {graph.paths[state]} should lead to one state, and show other readings in "
+            f"{named(probe.few.ids, wrong)}" + (f" of {len(p)}" if some else ""),
+            "theta changes where actions lead" if some else "`latent` or the truth merges different states",
+            "dynamics that all theta share; theta may change readings and rewards only",
+            GraphMismatchError,
+        )
+    ]
+
+
+def ks_p_values(x: Tensor, y: Tensor) -> Tensor:
+    """p-values [...] that samples [..., n, d] and [..., m, d] have one law, by Kolmogorov-Smirnov, worst coordinate."""
+    x, y = x.transpose(-1, -2).contiguous(), y.transpose(-1, -2).contiguous()  # [..., d, n]
+    n, m = x.shape[-1], y.shape[-1]
+    both = torch.cat([x, y], -1)
+    order = both.argsort(-1)
+    steps = torch.where(order < n, 1 / n, -1 / m).to(torch.float64)
+    distance = steps.cumsum(-1).abs().amax(-1)  # [..., d]
+    return (2 * (-2 * distance.square() * n * m / (n + m)).exp() * x.shape[-2]).amin(-1).clamp(max=1.0)
+
+
+def _closeness(probe: Probe, graph: StateGraph, x: Tensor, ids: tuple[int, ...]) -> list[Finding]:
+    """The smallest distance of two states of a layer against the noise of their estimates (Assumption 5)."""
+    checked, spec = "states can be told apart", probe.spec
+    pairs = [
+        (s, t) for step in range(graph.horizon) for s in graph.states_of(step) for t in graph.states_of(step) if s < t
+    ]
+    if not pairs:
+        return [Finding(checked, OK, "no layer has two states")]
+    estimator = _estimator(spec, x)
+    D = estimator(x)  # [B, xi, G]
+    first, second = (torch.tensor(side) for side in zip(*pairs, strict=True))
+    distance = sup_distance(D[:, first], D[:, second]).median(0).values
+    worst = int(distance.argmin())
+    s, t = pairs[worst]
+    few = x[:4, [s, t]].flatten(0, 1)
+    noise = float(
+        sup_band(estimator, few, 100, generator=probe.seed.child("band").generator()).two_sample_radius().max()
+    )
+    least = float(distance[worst])
+    p = ks_p_values(x[:, s], x[:, t])
+    where = f"after actions {graph.paths[s]} and {graph.paths[t]}"
+    together = float(stats.chi2.sf(-2 * float(p.clamp(min=1e-300).log().sum()), 2 * len(p)))  # Fisher
+    if together > ALIKE:
+        found = f"states {where} show the same readings (p = {together:.2g} over {len(p)} simulators)"
+        cause = "the sensor does not see what tells them apart (Assumption 5)"
+        return [Finding(checked, REFUSED, found, cause, "another reading, or a sensor of another number of `latent`")]
+    alike = (p > ALIKE).nonzero().flatten()
+    if len(alike) and least > CLEARLY * noise:
+        found = f"states {where} show the same readings in {named(ids, alike)} of {len(p)}, other ones in the rest"
+        cause = "theta changes where actions lead, or states that only some theta tell apart (Assumption 5)"
+        return [Finding(checked, NOTE, found, cause, "dynamics that all theta share")]
+    room = noise / (DECLARED * spec.zeta) if spec.zeta else ROOM * noise / least
+    wanted = math.ceil(N_MERGE * room**2)
+    numbers = f"nearest {where}: {least:.3g} apart, noise {noise:.3g} at {N_MERGE} readings"
+    if wanted <= N_MERGE:
+        return [Finding(checked, OK, numbers)]
+    two = float(f"{1.2 * wanted:.2g}")
+    return [Finding(checked, NOTE, numbers, "states that overlap", f"density.merge.n_merge={two:.0f} or more")]
+
+
+def _estimator(spec, x: Tensor) -> DensityEstimator:
+    """Estimates as a run would make them, roughly: the usual nodes, and a bandwidth of the scale of a state."""
+    grid = DensityGrid.uniform(spec.low, spec.high, NODES.get(spec.obs_dim, 16))
+    kernel = make_kernel("legendre", 2)
+    bandwidth = reference_bandwidth(x, N_MERGE, kernel)
+    wide = tuple(max(h, space) for h, space in zip(bandwidth, grid.spacing, strict=True))
+    return DensityEstimator(grid, kernel, wide, off_grid_limit=1.0, allow_constant=True)

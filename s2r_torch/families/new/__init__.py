@@ -1,0 +1,52 @@
+"""A family of one's own to start from: a commented module, its experiment and its test, from texts beside this file."""
+
+from __future__ import annotations
+
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+from s2r_torch.errors import SettingError
+from s2r_torch.families import FAMILIES
+from s2r_torch.families.contract import require_name
+
+BASES = ("function", "gym", "torch")
+
+
+def write_family(name: str, base: str, folder: Path, checkout: Path | str = ".") -> list[Path]:
+    """Writes NAME.py, conf/experiment/NAME.yaml and test_NAME.py.
+
+    Args:
+        name: of the module, and of the family.
+        base: `function` (plain Python), `gym` (a Gymnasium environment) or `torch` (batches).
+        folder: where the files go.
+        checkout: where scripts/ is, for the commands in comments.
+
+    Returns:
+        The files.
+
+    Raises:
+        SettingError: another base, a name that is taken, or a file that is there.
+    """
+    require_name(name)
+    if base not in BASES:
+        raise SettingError(expected=f"a base of {BASES}", got=repr(base), cause="a typo")
+    if name in FAMILIES or name in sys.stdlib_module_names:
+        raise SettingError(
+            expected="a name that is free", got=repr(name), cause="a family, or a module of Python, has that name"
+        )
+    texts = {
+        folder / f"{name}.py": base,
+        folder / "conf" / "experiment" / f"{name}.yaml": "experiment",
+        folder / f"test_{name}.py": "test",
+    }
+    there = [str(path) for path in texts if path.exists()]
+    if there:
+        raise SettingError(
+            expected="files that are not there yet", got=", ".join(there), cause="a family that was written before"
+        )
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        source = (files(__package__) / f"{text}.txt").read_text(encoding="utf-8")
+        path.write_text(source.replace("my_world", name).replace("CHECKOUT", str(checkout)), encoding="utf-8")
+    return list(texts)

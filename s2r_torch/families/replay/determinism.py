@@ -1,0 +1,104 @@
+"""Is what happens along an action path always the same? Paths are run again, in other ways, before replays."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from s2r_torch.families.randomness import kept_globals, shaken
+from s2r_torch.families.replay.sameness import Seen, Trace, require_same, same
+from s2r_torch.families.replay.tree import Episode
+
+PROBES = 4  # random paths, and up to as many constant ones
+RANDOM = "dynamics or starts are random (is_slippery? reset_options? reset noise? a generator that is never seeded?)"
+HIDDEN = (
+    "dynamics are random, which a fixed seed at every reset hides: they draw from the environment's own generator, or "
+    "from numpy's, random's or torch's global one (is_slippery?)"
+)
+SEEDED = (
+    "dynamics depend on the seed of the reset: noise that a fixed seed hides, or a layout that is drawn from it (then "
+    "fix it in `make` or by reset_options)"
+)
+PAID_AT_RANDOM = "rewards are random: give their mean (the family draws with it, bernoulli_rewards=True)"
+
+
+class Dynamics(Protocol):
+    """Deterministic latent dynamics with a fixed start."""
+
+    shared: bool  # theta does not change them
+
+    def sizes(self, theta: Tensor, horizon: int | None) -> tuple[int, int | None]:
+        """The number of actions, and after how many steps episodes are cut, if they are; checks what can be checked."""
+
+    def episode(self, theta: Tensor, horizon: int, other_seed: bool = False) -> Episode:
+        """Episodes of one theta [k]; with a new seed at every reset instead of the usual one, where there is one."""
+
+
+def probe_paths(num_actions: int, horizon: int) -> list[list[int]]:
+    """The paths that are run again."""
+    paths = torch.randint(num_actions, (PROBES, horizon), generator=torch.Generator().manual_seed(0)).tolist()
+    return paths + [[a] * horizon for a in range(min(num_actions, PROBES))]
+
+
+def trace(episode: Episode, path: Sequence[int], shake: int | None = None) -> Trace:
+    """What is seen from the start to the end of a path.
+
+    Args:
+        episode: the environment.
+        path: actions.
+        shake: seed of other states that all generators are put into after the reset.
+    """
+    latent = episode.reset()
+    seen = [Seen((), copy.deepcopy(episode.observation), tuple(latent), 0.0, False)]
+    with nullcontext() if shake is None else shaken(episode.source, shake):
+        for i, action in enumerate(path, start=1):
+            latent, reward, ended = episode.step(action)
+            seen.append(Seen(tuple(path[:i]), copy.deepcopy(episode.observation), tuple(latent), reward, ended))
+    return seen
+
+
+def plain_traces(dynamics: Dynamics, theta: Tensor, num_actions: int, horizon: int) -> list[Trace]:
+    """What is seen along the probe paths under theta [k], each run once."""
+    episode = dynamics.episode(theta, horizon)
+    try:
+        return [trace(episode, path) for path in probe_paths(num_actions, horizon)]
+    finally:
+        episode.close()
+
+
+def deterministic_traces(
+    dynamics: Dynamics, theta: Tensor, num_actions: int, horizon: int
+) -> tuple[list[Trace], str | None]:
+    """What is seen along the probe paths, after running them again in every way that could show a difference.
+
+    Again in the same environment; in another one, whose generators are put into other states after the reset; and with
+    other seeds of the resets.
+
+    Returns:
+        The traces, and a word on starts that depend on the seed of the reset, if they do.
+
+    Raises:
+        SimulatorError: dynamics or starts are random.
+    """
+    paths = probe_paths(num_actions, horizon)
+    one, other, reseeded = (dynamics.episode(theta, horizon, other_seed=seed) for seed in (False, False, True))
+    try:
+        with kept_globals():
+            traces = [trace(one, path) for path in paths]
+            require_same(traces, [trace(one, path) for path in paths], RANDOM, PAID_AT_RANDOM)
+            require_same(traces, [trace(other, path) for path in paths], RANDOM, PAID_AT_RANDOM)
+            require_same(traces, [trace(other, path, shake=i) for i, path in enumerate(paths)], HIDDEN, PAID_AT_RANDOM)
+            seeded = [trace(reseeded, path) for path in paths]
+            for first, again in zip(traces, seeded, strict=True):
+                if not same((first[0].observation, first[0].latent), (again[0].observation, again[0].latent)):
+                    return traces, f"another seed of the reset starts elsewhere: {again[0]}, not {first[0]}"
+            require_same(traces, seeded, SEEDED, PAID_AT_RANDOM)
+        return traces, None
+    finally:
+        for episode in (one, other, reseeded):
+            episode.close()

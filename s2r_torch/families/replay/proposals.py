@@ -1,0 +1,70 @@
+"""What simulation says where the user says nothing: the horizon, S, the box of readings, the scale of rewards."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from s2r_torch.base import StateGraph
+from s2r_torch.errors import SettingError
+from s2r_torch.families.replay.tree import MOST_PLACES, ReplayTree
+from s2r_torch.families.sensors import Sensor
+
+LONGEST = 64  # steps until every episode must have ended, for a horizon to be proposed
+MOST_STEPS = 5000  # taken in an environment, for that
+MARGIN = 0.05  # of the range of readings, on either side; and of the largest total reward
+
+
+def propose_horizon(tree: ReplayTree, limit: int | None) -> int:
+    """The number of steps after which every episode has ended or is cut.
+
+    Raises:
+        SettingError: episodes do not end.
+    """
+    actions = torch.arange(tree.num_actions)
+    frontier = torch.zeros(1, dtype=torch.int64)
+    for step in range(1, (limit or LONGEST) + 1):
+        nodes, _ = tree.step(frontier[:, None].expand(-1, tree.num_actions), actions.expand(len(frontier), -1))
+        nodes = nodes.flatten()
+        nodes = nodes[~tree.ended(nodes)]
+        first = {int(place): int(node) for place, node in zip(tree.place(nodes), nodes, strict=True)}
+        if not first or step == limit:
+            return step
+        if tree.num_places > MOST_PLACES or tree.steps_run > MOST_STEPS:
+            break
+        frontier = torch.tensor(list(first.values()))
+    raise SettingError(
+        expected="episodes that all end, or a `horizon`",
+        got=f"some that go on after {step} steps, through {tree.num_places} different places",
+        cause="an environment without an end: say after how many decisions an episode is over (horizon=...)",
+    )
+
+
+def propose_box(
+    sensor: Sensor, theta: Tensor, latent: Tensor, generators: list[torch.Generator]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """A box around the readings at latent numbers [n, l] under theta [B, k], with a margin."""
+    x = sensor.read(theta, latent.expand(len(theta), *latent.shape), generators).flatten(0, 1)
+    low, high = x.amin(0), x.amax(0)
+    margin = MARGIN * (high - low).clamp(min=1e-6)
+    return tuple((low - margin).tolist()), tuple((high + margin).tolist())
+
+
+def largest_total(graph: StateGraph, reward: Tensor) -> float:
+    """The largest total over paths and simulators of rewards [B, xi, A]."""
+    return float(_best(graph, reward)[:, 0].max())
+
+
+def most_payments(graph: StateGraph, reward: Tensor) -> int:
+    """How many steps of one episode can pay, at most."""
+    return int(_best(graph, (reward > 0).double())[:, 0].max())
+
+
+def _best(graph: StateGraph, reward: Tensor) -> Tensor:
+    """The largest total [B, xi] from every state on."""
+    value = torch.zeros(reward.shape[:2], dtype=torch.float64)
+    for step in reversed(range(graph.horizon)):
+        states = graph.states_of(step)
+        following = graph.next_state[states]
+        value[:, states] = (reward[:, states] + value[:, following.clamp(min=0)] * (following >= 0)).amax(-1)
+    return value

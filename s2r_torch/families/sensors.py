@@ -1,0 +1,188 @@
+r"""Sensors: readings of latent numbers under theta, with quadrature. `AffineSensor` is ready to use.
+
+    x = gain(theta) R(rotation(theta)) (latent - centre) + offset(theta) + width(theta) * noise
+
+>>> sensor = AffineSensor(("row", "column"), offset=lambda t: t[:, :2], width=lambda t: 0.1 + 0.2 * t[:, 2])
+>>> theta = torch.tensor([[0.5, -0.5, 0.0]], dtype=torch.float64)
+>>> x, weight = sensor.quadrature(theta, torch.tensor([[0.0, 1.0]], dtype=torch.float64))
+>>> x.shape, [round(v, 6) for v in (weight[..., None] * x).sum(2).flatten().tolist()]
+(torch.Size([1, 1, 25, 2]), [0.5, 0.5])
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from s2r_torch.errors import SettingError
+from s2r_torch.families.noise import bump_draws, product_nodes, require_smoothness
+
+OfTheta = (
+    float | Sequence[float] | Callable[[Tensor], Tensor]
+)  # a number, one per coordinate, or theta -> [B] or [B, d]
+NOISES = ("bump", "gaussian")
+
+
+class Sensor(Protocol):
+    """Readings of latent numbers under theta; `quadrature` may be missing, then the family has no ground truth.
+
+    Without a box (`low` and `high` None) the family takes one from simulation.
+    """
+
+    low: tuple[float, ...] | None
+    high: tuple[float, ...] | None
+    names: tuple[str, ...]
+
+    def read(self, theta: Tensor, latent: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Draws x [B, n, d] at latent [B, n, l] under theta [B, k]; row b consumes generator b alone."""
+
+    def quadrature(self, theta: Tensor, latent: Tensor) -> tuple[Tensor, Tensor]:
+        """Points x [B, xi, m, d] and weights [B, xi, m] of the readings at latent [xi, l]."""
+
+
+@dataclass(frozen=True)
+class AffineSensor:
+    """Latent numbers moved, turned and scaled by theta, with noise whose width theta may decide (`Sensor`).
+
+    Args:
+        names: one per reading.
+        low: lower edges of the box of readings; None proposes it from simulation.
+        high: upper edges.
+        columns: which latent numbers are read, one per name; the first ones by default.
+        centre: what is subtracted from them first, a number or one per coordinate.
+        gain: factor; a number, one per coordinate, or a function of theta `[B, k]` that returns `[B]` or `[B, d]`.
+        rotation: angle in radians, anticlockwise, of two readings; a number or a function of theta.
+        offset: what is added; as `gain`.
+        width: of the noise, >= 0: half-width of `bump`, standard deviation of `gaussian`; as `gain`.
+        noise: `bump` (bounded, `noise.py`) or `gaussian`.
+        smoothness: k of the bump density.
+        points: of the quadrature, per coordinate.
+
+    Raises:
+        SettingError: an unknown noise, numbers that do not fit the names, or a rotation of other than two readings.
+    """
+
+    names: tuple[str, ...]
+    low: tuple[float, ...] | None = None
+    high: tuple[float, ...] | None = None
+    columns: tuple[int, ...] | None = None
+    centre: float | Sequence[float] = 0.0
+    gain: OfTheta = 1.0
+    rotation: OfTheta = 0.0
+    offset: OfTheta = 0.0
+    width: OfTheta = 0.1
+    noise: str = "bump"
+    smoothness: int = 2
+    points: int = 5
+
+    def __post_init__(self):
+        object.__setattr__(self, "names", (self.names,) if isinstance(self.names, str) else tuple(self.names))
+        d = len(self.names)
+        require_smoothness(self.smoothness)
+        if self.noise not in NOISES:
+            raise SettingError(expected=f"noise among {NOISES}", got=repr(self.noise), cause="a typo")
+        for name in ("low", "high", "columns"):
+            given = getattr(self, name)
+            if given is not None and len(given) != d:
+                raise SettingError(
+                    expected=f"{d} numbers in {name}, one per name {self.names}", got=str(given), cause="another d"
+                )
+        if (self.low is None) != (self.high is None) or d < 1:
+            raise SettingError(
+                expected="names, and both edges of the box or none", got=f"{self.low}, {self.high}", cause="a slip"
+            )
+        if self._turns and d != 2:
+            raise SettingError(
+                expected="two readings to rotate", got=f"{d}: {self.names}", cause="a rotation is in a plane"
+            )
+
+    def read(self, theta: Tensor, latent: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Draws x [B, n, d] at latent [B, n, l] under theta [B, k]; row b consumes generator b alone."""
+        x = self._draws(latent.shape[1], generators)
+        return x.mul_(self._of(self.width, theta)).add_(self._of(self.offset, theta)).add_(self._view(theta, latent))
+
+    def quadrature(self, theta: Tensor, latent: Tensor) -> tuple[Tensor, Tensor]:
+        """Points [B, xi, m, d] and weights [B, xi, m] of the readings at latent [xi, l]."""
+        nodes, weights = self._nodes()
+        centres = self._view(theta, latent.expand(len(theta), *latent.shape)) + self._of(self.offset, theta)
+        x = centres[:, :, None] + self._of(self.width, theta)[:, :, None] * nodes
+        return x, weights.expand(x.shape[:3])
+
+    @property
+    def _turns(self) -> bool:
+        return callable(self.rotation) or self.rotation != 0
+
+    def _view(self, theta: Tensor, latent: Tensor) -> Tensor:
+        """gain R(rotation) (latent - centre) [B, n, d]."""
+        columns = self.columns or tuple(range(len(self.names)))
+        if max(columns) >= latent.shape[-1]:
+            raise SettingError(
+                expected=f"at least {max(columns) + 1} latent numbers, for the readings {self.names}",
+                got=str(latent.shape[-1]),
+                cause="`columns`, or `latent` of the family, leaves some out",
+            )
+        seen = latent[..., columns] - torch.as_tensor(self.centre, dtype=torch.float64)
+        gain = self._of(self.gain, theta)
+        if not self._turns:
+            return gain * seen
+        # one angle at a time: a vectorised sine may round differently in a batch of another size
+        angles = self._of(self.rotation, theta)[:, 0, 0].tolist()
+        cosine, sine = (
+            gain * torch.tensor([turn(a) for a in angles], dtype=torch.float64)[:, None, None]
+            for turn in (math.cos, math.sin)
+        )
+        one, two = seen.unbind(-1)
+        first = cosine[..., 0] * one - sine[..., 0] * two
+        return torch.stack([first, sine[..., -1] * one + cosine[..., -1] * two], -1)
+
+    def _of(self, value: OfTheta, theta: Tensor) -> Tensor:
+        """A parameter [B, 1, 1] or [B, 1, d] under theta [B, k]."""
+        if not callable(value):
+            given = torch.as_tensor(value, dtype=torch.float64)
+            return given.expand(len(theta), 1, *given.shape) if given.ndim else given.expand(len(theta), 1, 1)
+        given = torch.as_tensor(value(theta), dtype=torch.float64)
+        shapes = ((len(theta),), (len(theta), 1), (len(theta), len(self.names)))
+        if given.shape not in shapes:
+            raise SettingError(
+                expected=f"[B] or [B, {len(self.names)}] numbers from a function of theta [B, k], B = {len(theta)}",
+                got=f"shape {list(given.shape)}",
+                cause="theta[0] in place of theta[:, 0]",
+            )
+        return given.reshape(len(theta), 1, -1)
+
+    def _draws(self, n: int, generators: Sequence[torch.Generator]) -> Tensor:
+        """Noise [B, n, d] of width 1."""
+        d = len(self.names)
+        if self.noise == "bump":
+            return bump_draws(d * n, self.smoothness, generators).reshape(-1, n, d)
+        return torch.stack([torch.randn(n, d, generator=g, dtype=torch.float64) for g in generators])
+
+    def _nodes(self) -> tuple[Tensor, Tensor]:
+        """Nodes [m, d] and weights [m] of that noise."""
+        d = len(self.names)
+        if self.noise == "bump":
+            return product_nodes(self.points, self.smoothness, d)
+        nodes, weights = np.polynomial.hermite_e.hermegauss(self.points)
+        axes = [torch.from_numpy(nodes)] * d, [torch.from_numpy(weights / weights.sum())] * d
+        grid, weight = (torch.cartesian_prod(*a).reshape(-1, d) for a in axes)
+        return grid, weight.prod(-1)
+
+
+def uniform_prior(*ranges: tuple[float, float]) -> Callable[[int, torch.Generator], Tensor]:
+    """A prior whose numbers are independent and uniform, each in its range.
+
+    >>> uniform_prior((0, 1), (-3, 3))(5, torch.Generator().manual_seed(0)).shape
+    torch.Size([5, 2])
+    """
+    low, high = torch.tensor(ranges, dtype=torch.float64).unbind(-1)
+
+    def draw(n: int, generator: torch.Generator) -> Tensor:
+        return low + (high - low) * torch.rand(n, len(low), generator=generator, dtype=torch.float64)
+
+    return draw

@@ -1,0 +1,30 @@
+"""A family checked with all that there is: where it does not know its states, they are explored."""
+
+from __future__ import annotations
+
+from s2r_torch.base import StateGraph
+from s2r_torch.episodes import Guard
+from s2r_torch.families.check import Report, check_family
+from s2r_torch.families.contract import Family
+from s2r_torch.learning.estimator import DensitySettings, make_estimator
+from s2r_torch.learning.exploration import explore
+from s2r_torch.rng import Seed
+
+N_DIST = 100  # readings that a density is estimated from, as in runs
+NODES = {1: 97, 2: 24}  # per coordinate; 16 in more dimensions
+
+
+def explored_graph(simulators: Guard, seed: Seed) -> StateGraph:
+    """The state graph that Algorithm 2 finds with usual settings.
+
+    Raises:
+        ExplorationError: states cannot be told apart, or there are too many.
+    """
+    density = DensitySettings(nodes=NODES.get(simulators.spec.obs_dim, 16))
+    estimator = make_estimator(density, simulators, N_DIST, seed)
+    return explore(simulators, estimator, density.merge, N_DIST, seed.child("explore")).graph
+
+
+def check_for_a_run(family: Family, seed: int = 0) -> Report:
+    """`check_family`; a state graph that the family does not know is explored."""
+    return check_family(family, seed, explore=explored_graph)
