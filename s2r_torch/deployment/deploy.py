@@ -18,10 +18,11 @@ from s2r_torch.base import UnlabelledWorld
 from s2r_torch.coverage import passages
 from s2r_torch.deployment.collection import Collection, Collector, missing_episodes
 from s2r_torch.deployment.likeness import REFUSED, Likeness, untested
+from s2r_torch.deployment.live import GuardedWorld
 from s2r_torch.deployment.policy import MetaPolicy, Policy
 from s2r_torch.deployment.recording.episodes import Recording, after, spelt
 from s2r_torch.deployment.stopping import Look, Stopping, look
-from s2r_torch.episodes import GuardedWorld, Ledger
+from s2r_torch.episodes import Ledger
 from s2r_torch.errors import RecordingError, SettingError, UnlikeSimulatorsError
 
 LEAST_SHARE = 0.25  # of n_real: half of it is missing in every state, and the noise of D_real doubles
@@ -73,9 +74,10 @@ def deploy(
     ledger: Ledger | None = None,
     *,
     recording: Recording | None = None,
-    save: Callable[[Recording], None] = lambda recording: None,
+    keep: Callable[[Recording], None] = lambda new: None,
     stopping: Stopping | None = None,
     refuse: bool = True,
+    time_limit: float | None = None,
 ) -> Deployment:
     """Estimates a world's densities from unlabelled episodes and conditions the policy on them (Algorithm 7, Deploy).
 
@@ -84,9 +86,10 @@ def deploy(
         world: shows observations; has no reward.
         ledger: where real episodes are counted.
         recording: episodes of this world that were seen before; only the missing ones are drawn.
-        save: called with all episodes after every batch, also when the next one fails or is interrupted.
+        keep: called with the new episodes of each batch as soon as it is over, also where it fails or is interrupted.
         stopping: look in several goes, and end as soon as it is enough; None takes n_real readings of every state.
         refuse: raise where the world is not like the simulators; otherwise the verdict is only reported.
+        time_limit: seconds that a reset or a step of the world may take; None for any time.
 
     Returns:
         The policy for this world, D_real, the number of episodes, and whether the world is like the simulators.
@@ -105,8 +108,8 @@ def deploy(
     """
     require_same_problem(meta_policy, world)
     graph = meta_policy.problem.graph
-    guarded = GuardedWorld(world, Ledger() if ledger is None else ledger)
-    collector = Collector(guarded, graph, meta_policy.cover, recording, save, off_grid_watch(meta_policy))
+    guarded = GuardedWorld(world, Ledger() if ledger is None else ledger, time_limit=time_limit)
+    collector = Collector(guarded, graph, meta_policy.cover, recording, keep, off_grid_watch(meta_policy))
     return _condition(meta_policy, collector.until, meta_policy.n_real, stopping, refuse)
 
 

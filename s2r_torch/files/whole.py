@@ -93,6 +93,14 @@ def write_bytes(path: Path | str, data: bytes) -> None:
         partial.write_bytes(data)
 
 
+def removed(path: Path | str) -> None:
+    """Removes a file of ours, for good."""
+    target = real_path(path)
+    with told(path):
+        target.unlink(missing_ok=True)
+        _flushed(target.parent)
+
+
 class Appended:
     """A file that only grows. What `add` was given is on the disk when it returns, or not in the file.
 
