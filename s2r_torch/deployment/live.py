@@ -117,7 +117,9 @@ def bounded(function: Callable[..., Tensor], seconds: float | None, *arguments: 
         return function(*arguments)
     require_time_limit(seconds)
     if threading.current_thread() is not threading.main_thread():
-        raise SettingError(expected="no time limit in a thread", got=f"{seconds} s", cause="only the main one gets alarms")
+        raise SettingError(
+            expected="no time limit in a thread", got=f"{seconds} s", cause="only the main one gets alarms"
+        )
     try:
         with _alarm(seconds):
             return function(*arguments)

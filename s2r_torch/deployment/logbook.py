@@ -167,9 +167,7 @@ class _Layout:
         return lines_of([self.columns, *rows] if self.header else rows, self.line_break)
 
 
-def read_log(
-    path: Path | str, spec: ProblemSpec, *, short_episodes: bool = False, empty: bool = False
-) -> Recording:
+def read_log(path: Path | str, spec: ProblemSpec, *, short_episodes: bool = False, empty: bool = False) -> Recording:
     """The episodes of a log, those included that a crash kept from being folded into it.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The one door for files that are written: whole or not at all, durable, through links, and never over what is not ours.
+"""The one door for files that are written: whole or not at all, durable, through links, never over what is not ours.
 
     probe(path)         before hours of work: can this ever be written?
     replacing(path)     a new file that takes the old one's place when it is complete

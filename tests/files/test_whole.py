@@ -127,9 +127,9 @@ def test_rows_that_do_not_fit_are_not_there_at_all(tmp_path):
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_one_at_a_time_and_nothing_left(tmp_path, kind):
     path = tmp_path / "log.csv" if kind == "file" else tmp_path
-    with locked(path):
-        with pytest.raises(FileError, match=f"{path.name} is in use by process {os.getpid()}"), locked(path):
-            pass
+    in_use = f"{path.name} is in use by process {os.getpid()}"
+    with locked(path), pytest.raises(FileError, match=in_use), locked(path):
+        pass
     with locked(path):
         pass
     assert names(tmp_path) == []

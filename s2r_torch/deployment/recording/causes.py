@@ -19,9 +19,7 @@ SPREAD = 0.2  # of the range: anything fits once it is divided by enough
 CLEARLY = 10  # readings before a change is worth a line of its own
 
 
-def off_range(
-    x: np.ndarray, j: int, low: Sequence[float], high: Sequence[float], names: Sequence[str]
-) -> str:
+def off_range(x: np.ndarray, j: int, low: Sequence[float], high: Sequence[float], names: Sequence[str]) -> str:
     """The likely cause, in words.
 
     Args:

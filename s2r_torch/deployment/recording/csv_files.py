@@ -1,4 +1,4 @@
-"""Tables in CSV files, as loggers, spreadsheets and people write them; what cannot be trusted is refused by its line."""
+"""Tables in CSV files, as loggers, spreadsheets and people write them; errors name the line."""
 
 from __future__ import annotations
 

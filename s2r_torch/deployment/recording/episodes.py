@@ -89,7 +89,10 @@ class Recording:
         """The episodes of all parts, in order; empty parts leave the others' precision alone."""
         parts = [part for part in parts if len(part)] or list(parts[:1])
         filed = [part for part in parts if part.places is not None]
-        places = [torch.zeros(part.x.shape[-3:-1], dtype=torch.int64) if part.places is None else part.places for part in parts]
+        places = [
+            torch.zeros(part.x.shape[-3:-1], dtype=torch.int64) if part.places is None else part.places
+            for part in parts
+        ]
         return Recording(
             torch.cat([part.actions for part in parts]),
             torch.cat([part.x for part in parts], -3),

@@ -56,7 +56,9 @@ def why_no_number(value: object) -> str:
         return f"not UTF-8 (byte 0x{ord(odd) - 0xDC00:02x}); save the file as UTF-8"
     if odd is not None:
         name = unicodedata.name(odd, "a character without a name")
-        kind = "a typographic sign or space in place of a plain one" if not odd.isdigit() else "digits of another script"
+        kind = (
+            "a typographic sign or space in place of a plain one" if not odd.isdigit() else "digits of another script"
+        )
         return f"{kind}: U+{ord(odd):04X}, {name.lower()}"
     if "," in value or "'" in value or " " in value:
         return "a separator of thousands, or a decimal comma; write neither" if _grouped(value) else _comma(value)

@@ -1,6 +1,6 @@
 """Tables of named columns in CSV, NPZ or Parquet files, with the place of every row for error messages.
 
-Nothing in a file is executed, and only the columns that are asked for are read. Files are written whole (`files.whole`).
+Nothing in a file is executed, and only columns that are asked for are read. Files are written whole (`files.whole`).
 """
 
 from __future__ import annotations
