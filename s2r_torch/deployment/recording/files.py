@@ -8,8 +8,8 @@
 An episode is any label; its rows stand together, steps 0 .. H-1 in order. `action` is the one taken after the reading
 (after the last one it may be empty). Sensors have the schema's names, so that columns in another order are no mistake;
 `x_1 .. x_d` are accepted, too. Other columns, rewards above all, are not looked at. An episode without any reading is
-one that is still to be run, as in a template. Every error names the row. What good-looking readings may hide is looked for
-later (`contents.py`).
+one that is still to be run, as in a template. Every error names the row. What good-looking readings may hide is
+looked for later (`contents.py`).
 """
 
 from __future__ import annotations
