@@ -20,6 +20,7 @@ from s2r_torch.deployment.likeness import Likeness
 from s2r_torch.deployment.policy_file import save_policy
 from s2r_torch.deployment.recording.files import read_recording
 from s2r_torch.errors import RecordingError, S2RError, SettingError, UnlikeSimulatorsError
+from s2r_torch.runs.command_line import completed
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "deploy.py"
 LOADED = importlib.util.spec_from_file_location("deploy_script", SCRIPT)
@@ -72,7 +73,9 @@ def site(tmp_path, monkeypatch) -> Path:
 def deploy(*overrides: str) -> str:
     """Runs the script in this process; returns what it prints, on long lines."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("deploy", overrides=["checkpoint=policy.safetensors", *overrides])
+        cfg = compose(
+            "deploy", overrides=completed(["checkpoint=policy.safetensors", *overrides], deploy_script.WORLDS)
+        )
     console = Console(width=300, record=True, quiet=False, file=open(os.devnull, "w"))  # noqa: SIM115
     try:
         deploy_script.run(cfg, console)
@@ -154,7 +157,10 @@ def test_a_simulated_world_that_is_gone_on_from_shows_other_episodes(site):
         (["world=recorded", "world.file=real.csv", "log=other.csv"], "recorded episodes are in world.file"),
         (["sequential=true", "stopping.looks=1"], "looks >= 2"),
         (["sequential=true", "stopping.by=luck"], "stopping.by among"),
-        (["sequential=true", "+stopping.tolerence=1"], "the fields of stopping"),
+        (
+            ["sequential=true", "+stopping.tolerence=1"],
+            "a key of stopping: .*; got stopping.tolerence; likely cause: a typo for tolerance",
+        ),
         (["checkpoint=nothing.safetensors"], "no file nothing.safetensors"),
         (["world=gym", "world.make=robot:connect", "+world.arguments.speed=3"], "unexpected keyword argument 'speed'"),
     ],
@@ -168,7 +174,7 @@ def test_mistakes_on_the_command_line(site, overrides, message):
 def test_a_checkpoint_must_be_named(site):
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("deploy")
-    with pytest.raises(SettingError, match="checkpoint=..."):
+    with pytest.raises(SettingError, match="checkpoint: text; got nothing"):
         deploy_script.run(cfg, Console(quiet=True))
 
 
@@ -214,7 +220,7 @@ def test_a_certificate_covers_only_the_deployment_that_was_rehearsed(judged):
 def test_an_interruption_ends_with_130_and_the_next_call_goes_on(site, number):
     command = [sys.executable, str(SCRIPT), "checkpoint=policy.safetensors", "world=gym", "world.make=robot:connect"]
     command += ["log=real.csv", "+world.arguments.pause=0.05"]
-    environment = {**os.environ, "PYTHONPATH": str(site)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(SCRIPT.parents[1])])}
     process = subprocess.Popen(
         command, cwd=site, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )
