@@ -145,7 +145,7 @@ def deploy_settings(values: Mapping[str, Any]) -> DeploySettings:
     if kind not in WORLDS:
         raise SettingError(
             expected=f"world.kind: one of {', '.join(WORLDS)}",
-            got=repr(kind),
-            cause=f"{typo(kind, WORLDS)} in world=...",
+            got=printable(repr(kind)),
+            cause="a file of conf/world that is not for deployments",
         )
     return build(DeploySettings, {**values, "world": build(WORLDS[kind], world, "world")})

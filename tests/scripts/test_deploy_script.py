@@ -40,8 +40,10 @@ class Robot(gymnasium.Env):
 
     def __init__(self, pause=0.0):
         import torch
-        family, g = make_family("grid"), torch.Generator().manual_seed(5)
-        self.world, self.pause = family.world(family.prior(1, g)[0], g), pause
+        family, noise = make_family("grid"), torch.Generator()
+        noise.seed()  # a robot that is started again shows other readings
+        theta = family.prior(1, torch.Generator().manual_seed(5))[0]
+        self.world, self.pause = family.world(theta, noise), pause
 
     def reset(self, seed=None, options=None):
         return self.world.reset(1)[0].numpy(), {}
