@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from s2r_torch.base import UnlabelledWorld
+from s2r_torch.base import Path, UnlabelledWorld
 from s2r_torch.coverage import passages
 from s2r_torch.deployment.collection import Collection, Collector, missing_episodes
 from s2r_torch.deployment.likeness import CONSISTENT, DOUBTFUL, REFUSED, Likeness, untested
@@ -179,8 +179,19 @@ def require_readings(meta_policy: MetaPolicy, recording: Recording, n: int) -> N
         raise RecordingError(
             expected=f"at least {n} readings of every state{noise if n < n_real else ''}",
             got=_listed([f"{int(counts[s])} {after(graph.paths[s])}" for s in short]),
-            cause="episodes still to be run: " + _listed([f"{count} of {spelt(actions)}" for actions, count in plan]),
+            cause=_late_actions(recording, meta_policy.cover)
+            + "episodes still to be run: "
+            + _listed([f"{count} of {spelt(actions)}" for actions, count in plan]),
         )
+
+
+def _late_actions(recording: Recording, cover: tuple[Path, ...]) -> str:
+    """Says so where every episode follows the cover once its actions are read one row later, and not as they are."""
+    if not len(recording) or len(cover[0]) < 2 or any(bool(recording.follows(path).any()) for path in cover[1:]):
+        return ""
+    moved = recording.actions[:, 1:].tolist()
+    late = all(any(list(path[:-1]) == actions for path in cover) for actions in moved)
+    return "actions that were logged one row late; or " if late else ""
 
 
 def require_same_problem(meta_policy: MetaPolicy, world: UnlabelledWorld) -> None:

@@ -10,7 +10,7 @@ Given the actions, readings of a state are independent draws of one law with a d
     shifted     readings spread least around their states when each is assigned to its own
 
 Digital sensors have a resolution, so that coincidences do occur: they are counted against the number that a resolution
-of the smallest gap between values explains (`_more_than_chance`), each rule at a level of 1e-6. Drift is tested at
+of the smallest gap between values, or the few values seen, explain (`_more_than_chance`), each at a level of 1e-6. Drift is tested at
 1e-3 for all sensors together. `shifted` asks for half the spread, which a right assignment never allows for. So good
 logs get a note from `drift` in 1 of 1000, and from all others together in fewer than 1 of 10,000; logs of families
 whose simulators round, clip or repeat readings themselves get them always.
@@ -34,7 +34,7 @@ from s2r_torch.errors import ObservationError, RecordingError
 
 CHANCE = 1e-6  # level of rules that count coincidences
 DRIFT = 1e-3  # level of the test for drift, over all sensors
-PEAK = 3.0  # how much likelier a density's most likely values are than the average ones
+PEAK = 2.0  # how much likelier a density's most likely values are than the average ones
 FUZZ = 1e-9  # of a range: gaps below come from rounding in the last digit
 ROUNDED = 4  # readings per different value from which they count as rounded
 LEAST = 20  # readings of a state, or episodes of a sequence, for rules that compare many
@@ -62,7 +62,7 @@ class Contents:
         names: of the sensors.
         states: `[N, H]` the state of every reading, -1 where there is none.
         x: `[N, H, d]`, NaN where there is none.
-        values: `[d]` how many different values each sensor could show within a state, by its smallest gap.
+        values: `[d]` how many different values each sensor could show within a state, at least.
     """
 
     recording: Recording
@@ -78,8 +78,8 @@ class Contents:
         values = np.ones(len(names))
         for j in range(len(names)):
             gap = _smallest_gap(x[..., j])
-            widths = [np.ptp(x[states == s, j]) for s in np.unique(states[states >= 0])]
-            values[j] = max(1.0, min((w for w in widths if w > 0), default=0.0) / gap) if gap else 1.0
+            per_state = [_possible(x[states == s, j], gap) for s in np.unique(states[states >= 0])]
+            values[j] = max(1.0, min(per_state))
         return Contents(recording, names, states, x, values)
 
     def readings(self) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
@@ -355,6 +355,13 @@ def _spread(states: np.ndarray, x: np.ndarray) -> float:
         rows = x[states == s]
         total += len(rows) / max(1, len(rows) - 1) * ((rows - rows.mean(0)) ** 2).sum(0)
     return float((total / np.where(scale > 0, scale, 1)).sum() / states.size)
+
+
+def _possible(x: np.ndarray, gap: float) -> float:
+    """How many different values readings [n] of a state could take: those seen, if they are few; else by the gap."""
+    different = len(np.unique(x))
+    few = len(x) >= ROUNDED * different or different < 2
+    return different if few else np.ptp(x) / gap
 
 
 def _smallest_gap(x: np.ndarray) -> float:
