@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-UNITS = (10.0, 100.0, 1000.0, 1e6, 180 / math.pi, 12.0, 1 / 0.3048, 1 / 0.0254)  # metric, degrees, feet and inches
+UNITS = (1 / 0.3048, 10.0, 12.0, 1 / 0.0254, 180 / math.pi, 100.0, 1000.0, 1e6)  # metric, feet, inches, degrees
 TURNS = ((2 * math.pi, "2 pi"), (360.0, "360"))
 MOST = 0.98  # of the readings that a cause must explain
 SPREAD = 0.2  # of the range: anything fits once it is divided by enough
@@ -30,20 +30,25 @@ def off_range(x: np.ndarray, j: int, low: Sequence[float], high: Sequence[float]
         names: of the sensors.
     """
     x = x[np.isfinite(x).all(1)].astype(np.float64)
-    off = ~_inside(x[:, j], low[j], high[j])
+    with np.errstate(all="ignore"):
+        return _cause(x, j, low, high, names)
+
+
+def _cause(x: np.ndarray, j: int, low: Sequence[float], high: Sequence[float], names: Sequence[str]) -> str:
+    off = (x[:, j] < low[j]) | (x[:, j] > high[j])
     if not off.any():
         return "a broken or stuck sensor"
     values, spot = x[off, j], _changed(off)
     for k, name in enumerate(names):
         if k != j and _fits(values, low[k], high[k]) and _fits(x[off, k], low[j], high[j]):
             return f"{spot}the columns {names[j]!r} and {name!r} under each other's names (axes swapped)"
-    for factor in UNITS:
-        for times, words in ((factor, f"{factor:.4g} times as large"), (1 / factor, f"{factor:.4g} times as small")):
-            if _fits(values / times, low[j], high[j], spread=SPREAD):
-                return f"{spot}other units: readings {words}"
     for turn, words in TURNS:
         if _fits(values - turn, low[j], high[j]) or _fits(values + turn, low[j], high[j]):
             return f"{spot}angles that are wrapped elsewhere: {words} too much or too little"
+    for words, scaled in (("large", lambda factor: values / factor), ("small", lambda factor: values * factor)):
+        factors = [f"{factor:.4g}" for factor in UNITS if _fits(scaled(factor), low[j], high[j], SPREAD)]
+        if factors:
+            return f"{spot}other units: readings {' or '.join(factors[:2])} times as {words}"
     if _fits(values.byteswap(), low[j], high[j]):
         return "numbers written in another byte order"
     if spot:
@@ -51,14 +56,11 @@ def off_range(x: np.ndarray, j: int, low: Sequence[float], high: Sequence[float]
     return "other units, a sensor that is off its range, or columns under each other's names"
 
 
-def _inside(x: np.ndarray, low: float, high: float) -> np.ndarray:
-    with np.errstate(invalid="ignore"):
-        return (x >= low) & (x <= high)
-
-
 def _fits(x: np.ndarray, low: float, high: float, spread: float = 0.0) -> bool:
     """Whether values lie in a range, and are spread over more than a share of it."""
-    return _inside(x, low, high).mean() >= MOST and float(np.ptp(x)) > spread * (high - low)
+    x = x[np.isfinite(x)]
+    inside = x[(x >= low) & (x <= high)]
+    return len(inside) >= max(1, MOST * len(x)) and float(np.ptp(inside)) > spread * (high - low)
 
 
 def _changed(off: np.ndarray) -> str:

@@ -9,11 +9,11 @@ Given the actions, readings of a state are independent draws of one law with a d
     drift       the order of episodes along one action sequence says nothing: ranks against order, a permutation test
     shifted     readings spread least around their states when each is assigned to its own
 
-Digital sensors have a resolution, so that coincidences do occur: they are counted against the number that a resolution
-of the smallest gap between values, or the few values seen, explain (`_more_than_chance`), each at a level of 1e-6. Drift is tested at
-1e-3 for all sensors together. `shifted` asks for half the spread, which a right assignment never allows for. So good
-logs get a note from `drift` in 1 of 1000, and from all others together in fewer than 1 of 10,000; logs of families
-whose simulators round, clip or repeat readings themselves get them always.
+Digital sensors have a resolution, so that coincidences do occur: they are counted against what a resolution of the
+smallest gap between values, or the few values seen, explain (`_more_than_chance`), each at a level of 1e-6. Drift is
+tested at 1e-3 for all sensors together. `shifted` asks for half the spread, which a right assignment never allows for.
+So good logs get a note from `drift` in 1 of 1000, and from all others together in fewer than 1 of 10,000; logs of
+families whose simulators round, clip or repeat readings themselves get them always.
 """
 
 from __future__ import annotations
@@ -164,7 +164,8 @@ def off_grid(contents: Contents, graph: StateGraph, estimator: DensityEstimator)
     sensor = contents.x[..., j]
     counts = dict(zip(*np.unique(sensor[off[..., j]], return_counts=True), strict=True))
     recurs = max(counts, key=counts.get)
-    if counts[recurs] > 1 and _more_than_chance(counts[recurs] - 1, off.sum() ** 2 / 2, contents.values[j : j + 1]):
+    possible = (high[j : j + 1] - low[j]) / max(_smallest_gap(sensor), FUZZ)
+    if counts[recurs] > 1 and _more_than_chance(counts[recurs] - 1, off.sum() ** 2 / 2, possible):
         i, step = np.argwhere(sensor == recurs)[0].tolist()
         raise ObservationError(
             expected=f"readings of {name!r} on the grid, {box}",
@@ -173,7 +174,7 @@ def off_grid(contents: Contents, graph: StateGraph, estimator: DensityEstimator)
         )
     for s, rows, steps, _ in contents.readings():
         share = off[rows, steps].any(1).mean()
-        if share > estimator.off_grid_limit and off[rows, steps].any(1).sum() > 1 or share == 1:
+        if share > estimator.off_grid_limit:
             raise ObservationError(
                 expected=f"at most {estimator.off_grid_limit:.2%} of a state's samples off the grid",
                 got=f"{share:.2%} {after(graph.paths[s])}; the first of all is {name!r} = {where}, the grid's is {box}",

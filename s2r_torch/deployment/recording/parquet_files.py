@@ -35,7 +35,7 @@ def read(path: Path) -> Columns:
 def write(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     """Writes a table; NaN becomes null."""
     pyarrow, parquet = _pyarrow()
-    digests = json.dumps({name: _digest(column) for name, column in columns.items()})
+    digests = json.dumps({name: _digest(column) for name, column in columns.items() if column.dtype.kind in "iuf"})
     table = pyarrow.table({name: pyarrow.array(column, from_pandas=True) for name, column in columns.items()})
     table = table.replace_schema_metadata({KEY: digests.encode()})
     parquet.write_table(table, path, write_page_checksum=True)
@@ -49,7 +49,7 @@ def _column(path: Path, name: str, digests: dict[str, str]) -> np.ndarray:
     except (pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
         raise damaged(path, str(error).split("\n")[0]) from error
     column = one_per_row(column, name, path)
-    if name in digests and _digest(column) != digests[name]:
+    if name in digests and (column.dtype.kind not in "iuf" or _digest(column) != digests[name]):
         raise damaged(
             path,
             f"column {name!r} with another checksum",
