@@ -56,7 +56,7 @@ def test_good_logs_get_no_note(dtype):
 
 @pytest.mark.statistical
 def test_false_alarms_of_drift_are_as_rare_as_stated():
-    logs = 3000
+    logs = 1000
     check_failure_rate(sum(bool(found(good_log(seed))) for seed in range(logs)), logs, DRIFT * 1.1)
 
 
