@@ -18,8 +18,11 @@ import torch
 from torch import Tensor
 
 from s2r_torch.errors import GraphMismatchError, ObservationError, SettingError
+from s2r_torch.text import printable
 
 Path = tuple[int, ...]
+
+MOST_LETTERS = 100  # of a sensor's name
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,13 @@ class ProblemSpec:
         obs_dim: d.
         low: lower edge of the observation box, per coordinate.
         high: upper edge of the observation box, per coordinate.
-        obs_names: what the coordinates are called; defaults to x_1 .. x_d.
+        obs_names: what the coordinates are called, the columns of recorded episodes; defaults to x_1 .. x_d.
         reward_scale: raw rewards are divided by it, so that an episode's total lies in [0, 1] (theory.md C7).
         zeta: separation of states in sup norm (Assumption 5), where the family knows it.
         reward_width: width of the range of a single scaled reward, rho_R in (0, 1].
 
     Raises:
-        SettingError: a size below 1, an empty box, or a number that is not finite.
+        SettingError: a size below 1, an empty box, a number that is not finite, or a name that no file keeps as it is.
     """
 
     num_actions: int
@@ -77,6 +80,34 @@ class ProblemSpec:
             )
         if not self.obs_names:
             object.__setattr__(self, "obs_names", tuple(f"x_{i + 1}" for i in range(self.obs_dim)))
+        _check_names(self.obs_names, self.obs_dim)
+
+
+RESERVED = ("episode", "step", "action")  # columns of recorded episodes
+
+
+def _check_names(names: tuple[str, ...], d: int) -> None:
+    """Raises SettingError unless names are such that tables, spreadsheets and terminals keep as they are."""
+    if len(names) != d:
+        raise SettingError(expected=f"{d} obs_names, one per coordinate", got=f"{len(names)}", cause="a name too few")
+    for i, name in enumerate(names):
+        if not isinstance(name, str) or not name or name != name.strip():
+            problem = "a text without blanks at its ends"
+        elif not name.isprintable() or '"' in name or len(name) > MOST_LETTERS:
+            problem = f"at most {MOST_LETTERS} printable characters without quotation marks"
+        elif name[0] in "=+-@#%/":
+            problem = "a name that is no formula, number or comment"
+        elif name in RESERVED:
+            problem = f"a name other than {', '.join(RESERVED)}"
+        elif name in names[:i]:
+            problem = "different names"
+        else:
+            continue
+        raise SettingError(
+            expected=f"obs_names that columns of a table can have: {problem}",
+            got=printable(repr(name), 60),
+            cause="names that a file, a spreadsheet or a terminal would take for something else",
+        )
 
 
 @runtime_checkable

@@ -1,8 +1,8 @@
 """Episodes: drawn, counted and checked at one door.
 
 Algorithms reach simulators through three helpers only: `observe` a path's end, `try_actions` at a path's end, `rollout`
-a policy. `Guard` (simulators) and `GuardedWorld` (reality) count every episode in a `Ledger` and refuse what would
-spoil hours of work later: observations that are not finite, rewards outside [0, 1], a simulator that dies.
+a policy. `Guard` counts every episode in a `Ledger` and refuses what would spoil hours of work later: observations that
+are not finite, rewards outside [0, 1], a simulator that dies. Reality has a door of its own (`deployment/live.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, ProblemSpec, Simulators, UnlabelledWorld, check_shape
+from s2r_torch.base import Path, ProblemSpec, Simulators, check_shape
 from s2r_torch.errors import ObservationError, RewardError, S2RError, SettingError, SimulatorError
 from s2r_torch.rng import Seed
 from s2r_torch.text import printable
@@ -132,37 +132,6 @@ class Guard:
 
     def _where(self, b: int, i: int) -> str:
         return f"in simulator {self.ids[b]} after actions {tuple(int(a[b, i]) for a in self._actions)}"
-
-
-class GuardedWorld:
-    """A world without rewards whose every episode is counted and checked.
-
-    A world that cannot run any number of episodes side by side says how many it can: `episodes_at_once`.
-    """
-
-    def __init__(self, world: UnlabelledWorld, ledger: Ledger, purpose: str = "real"):
-        self.inner, self.ledger, self.purpose = world, ledger, purpose
-        self.spec = world.spec
-        self.episodes_at_once = getattr(world, "episodes_at_once", None)
-        self._n = 0
-
-    def reset(self, n: int) -> Tensor:
-        _require_episodes(n)
-        self._n = n
-        self.ledger.add(self.purpose, n)
-        return self._checked(_call(self.inner.reset, "reset", ("real",), n))
-
-    def step(self, actions: Tensor) -> Tensor:
-        return self._checked(_call(self.inner.step, "step", ("real",), actions))
-
-    def _checked(self, x: Tensor) -> Tensor:
-        _require_real("the world's sensors", x)
-        check_shape("observations", x, (self._n, self.spec.obs_dim), "the world and the policy differ in sensors")
-        if not bool(torch.isfinite(x).all()):
-            raise ObservationError(
-                expected="finite observations", got="NaN or inf from the world", cause="a broken or stuck sensor"
-            )
-        return x
 
 
 @dataclass(frozen=True, eq=False)

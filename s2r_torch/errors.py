@@ -75,5 +75,9 @@ class RecordingError(S2RError, ValueError):
     """Recorded episodes are missing, cut, or contradict themselves; the message names the row."""
 
 
+class FileError(S2RError, OSError):
+    """A file cannot be written, or another process holds it; the message has the path and the reason."""
+
+
 class CheckpointError(S2RError, ValueError):
     """A policy file is cut, damaged, from a newer format, or contradicts what it is used with."""

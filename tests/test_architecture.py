@@ -33,7 +33,7 @@ HOMES = {
     "gymnasium": {"families/gym/family.py"},
     "safetensors": {"files/tensors.py"},
     "matplotlib": {f"reports/{path.name}" for path in (PACKAGE / "reports").glob("*.py")},
-    "pyarrow": {"deployment/recording/tables.py"},
+    "pyarrow": {"deployment/recording/parquet_files.py"},
     "cryptography": {"deployment/signature.py"},
     "onnx": set(),  # torch.onnx needs it, and says so
 }

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.worlds import Tabular, layered, random_world
 
-from s2r_torch.episodes import Guard, GuardedWorld, Ledger, observe, rollout, try_actions
+from s2r_torch.episodes import Guard, Ledger, observe, rollout, try_actions
 from s2r_torch.errors import ObservationError, RewardError, SettingError, SimulatorError
 from s2r_torch.rng import Seed
 
@@ -233,8 +233,6 @@ def test_an_episode_that_ends_early():
 def test_no_episodes(n):
     with pytest.raises(SettingError, match="n >= 1"):
         observe(WORLD.guard(THETA), (), n, SEED)
-    with pytest.raises(SettingError, match="n >= 1"):
-        GuardedWorld(WORLD.world(0.5, 0), Ledger()).reset(n)
 
 
 # -- simulators that lie --------------------------------------------------------------------------------------------
@@ -321,54 +319,6 @@ def test_an_exit_of_user_code_is_an_error():
 
     with pytest.raises(SimulatorError, match="SystemExit: 0"):
         rollout(guarded(step=leave), first, 5, SEED)
-
-
-# -- worlds ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_world_is_counted_and_checked():
-    ledger = Ledger()
-    world = GuardedWorld(WORLD.world(0.5, 0), ledger)
-    world.reset(7)
-    assert world.step(torch.zeros(7, dtype=torch.int64)).shape == (7, 1)
-    assert ledger.counts == {"real": 7}
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda x: x * torch.nan, "NaN or inf"),
-        (lambda x: x[:3], r"shape \[7, 1\]"),
-        (lambda x: x.repeat(1, 2), r"shape \[7, 1\]"),
-        (lambda x: x.long(), "float64 tensor"),
-    ],
-)
-def test_what_a_world_shows_is_checked(spoil, message):
-    inner = WORLD.world(0.5, 0)
-
-    class Spoiled:
-        spec = inner.spec
-
-        def reset(self, n):
-            return spoil(inner.reset(n))
-
-        def step(self, actions):
-            return inner.step(actions)
-
-    with pytest.raises(ObservationError, match=message):
-        GuardedWorld(Spoiled(), Ledger()).reset(7)
-
-
-def test_a_world_that_raises():
-    class Dead:
-        spec = WORLD.spec
-
-        def reset(self, n):
-            raise ConnectionError("cable")
-
-    with pytest.raises(SimulatorError, match="ConnectionError: cable") as caught:
-        GuardedWorld(Dead(), Ledger()).reset(1)
-    assert isinstance(caught.value.__cause__, ConnectionError)
 
 
 def test_a_one_step_problem():

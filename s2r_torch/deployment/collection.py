@@ -1,13 +1,12 @@
-"""Looking at a world: episodes along the path cover, kept and saved as they come, never drawn twice.
+"""Looking at a world: episodes along the path cover, kept as they come, never drawn twice.
 
-Real episodes are the scarce good. A `Collector` runs only those that are still missing, and what it has seen is saved
-after every batch, also when the next one fails or is interrupted. `Collection.of` picks from any episodes, whatever
+Real episodes are the scarce good. A `Collector` runs only those that are still missing, and hands each batch on to be
+kept before it runs the next, also one that fails or is interrupted. `Collection.of` picks from any episodes, whatever
 sequences they followed, the readings that Deploy wants.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -20,8 +19,6 @@ from s2r_torch.coverage import assigned, episode_plan, passages
 from s2r_torch.deployment.recording.episodes import Recording
 
 Plan = tuple[tuple[Actions, int], ...]  # action sequences, and how many episodes of each
-
-PAUSE = 1.0  # seconds between saves while episodes are short
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +80,7 @@ class Collector:
         graph: the state graph.
         cover: action sequences that visit every state.
         recording: what was seen before.
-        save: called with all that was seen, after batches and at the end, whatever happens.
+        keep: called with the new episodes of each batch as soon as it is over, also where it was cut short.
         check: called with (state, readings) at every step; raises where no further episode can help.
     """
 
@@ -93,12 +90,12 @@ class Collector:
         graph: StateGraph,
         cover: tuple[Actions, ...],
         recording: Recording | None = None,
-        save: Callable[[Recording], None] = lambda recording: None,
+        keep: Callable[[Recording], None] = lambda new: None,
         check: Callable[[int, Tensor], None] = lambda state, x: None,
     ):
         self.world, self.graph, self.cover, self._check = world, graph, cover, check
         self._parts = [Recording.empty(world.spec) if recording is None else recording]
-        self._save, self._saved_at = save, time.monotonic()
+        self._keep = keep
 
     @property
     def recording(self) -> Recording:
@@ -110,17 +107,11 @@ class Collector:
         """Runs what is missing for n readings of every state; returns all episodes.
 
         Raises:
-            ObservationError, SimulatorError: what the world shows cannot be used; what was seen before is saved.
+            ObservationError, SimulatorError: what the world shows cannot be used; what was seen before is kept.
         """
-        plan = missing_episodes(self.recording, self.graph, self.cover, n)
-        try:
-            for actions, episodes in plan:
-                for size in self._batches(episodes):
-                    self._run(actions, size)
-                    if time.monotonic() - self._saved_at > PAUSE:
-                        self._save_now()
-        finally:
-            self._save_now()
+        for actions, episodes in missing_episodes(self.recording, self.graph, self.cover, n):
+            for size in self._batches(episodes):
+                self._run(actions, size)
         return self.recording
 
     def _batches(self, episodes: int) -> Iterator[int]:
@@ -140,7 +131,4 @@ class Collector:
         finally:
             if seen:
                 self._parts.append(Recording.of(actions, seen))
-
-    def _save_now(self) -> None:
-        self._save(self.recording)
-        self._saved_at = time.monotonic()
+                self._keep(self._parts[-1])

@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from s2r_torch.base import UnlabelledWorld
+from s2r_torch.base import Path, UnlabelledWorld
 from s2r_torch.coverage import passages
 from s2r_torch.defaults import plain_torch
 from s2r_torch.deployment.collection import Collection, Collector, missing_episodes
-from s2r_torch.deployment.likeness import REFUSED, Likeness, untested
+from s2r_torch.deployment.likeness import CONSISTENT, DOUBTFUL, REFUSED, Likeness, untested
+from s2r_torch.deployment.live import GuardedWorld
 from s2r_torch.deployment.policy import MetaPolicy, Policy
+from s2r_torch.deployment.recording.causes import off_range
+from s2r_torch.deployment.recording.contents import Finding, examine
 from s2r_torch.deployment.recording.episodes import Recording, after, spelt
 from s2r_torch.deployment.stopping import Look, Stopping, look
-from s2r_torch.episodes import GuardedWorld, Ledger
-from s2r_torch.errors import RecordingError, SettingError, UnlikeSimulatorsError
+from s2r_torch.episodes import Ledger
+from s2r_torch.errors import ObservationError, RecordingError, SettingError, UnlikeSimulatorsError
 
 LEAST_SHARE = 0.25  # of n_real: half of it is missing in every state, and the noise of D_real doubles
 
@@ -39,6 +42,8 @@ class Deployment:
     n_real: int  # readings of every state that the policy was made for
     likeness: Likeness  # is this world like the simulators?
     looks: tuple[Look, ...] = ()  # of a sequential deployment
+    findings: tuple[Finding, ...] = ()  # what the readings say of how they were taken
+    looked_before: bool = False  # whether an earlier call looked at these episodes sequentially
 
     @property
     def as_trained(self) -> bool:
@@ -46,14 +51,22 @@ class Deployment:
 
         That is n_real readings of every state, a number that was fixed before any was seen.
         """
-        return not self.looks and bool((self.used == self.n_real).all())
+        return not self.looks and not self.looked_before and bool((self.used == self.n_real).all())
 
     @property
     def notices(self) -> list[str]:
         """What a user must know of this deployment before relying on it."""
+        return [finding.text for finding in self.findings] + self._notices_of_number()
+
+    def _notices_of_number(self) -> list[str]:
         least, most = int(self.used.min()), int(self.used.max())
         if self.looks:
             return [_sequential_notice(self.looks, self.n_real)]
+        if self.looked_before:
+            return [
+                "these episodes were looked at sequentially before, so that their number may depend on what was seen: "
+                "the certificate does not cover this"
+            ]
         if least < self.n_real:
             return [
                 f"{int((self.used < self.n_real).sum())} of {len(self.used)} states have fewer than the {self.n_real} "
@@ -74,9 +87,10 @@ def deploy(
     ledger: Ledger | None = None,
     *,
     recording: Recording | None = None,
-    save: Callable[[Recording], None] = lambda recording: None,
+    keep: Callable[[Recording], None] = lambda new: None,
     stopping: Stopping | None = None,
     refuse: bool = True,
+    time_limit: float | None = None,
 ) -> Deployment:
     """Estimates a world's densities from unlabelled episodes and conditions the policy on them (Algorithm 7, Deploy).
 
@@ -85,9 +99,10 @@ def deploy(
         world: shows observations; has no reward.
         ledger: where real episodes are counted.
         recording: episodes of this world that were seen before; only the missing ones are drawn.
-        save: called with all episodes after every batch, also when the next one fails or is interrupted.
+        keep: called with the new episodes of each batch as soon as it is over, also where it fails or is interrupted.
         stopping: look in several goes, and end as soon as it is enough; None takes n_real readings of every state.
         refuse: raise where the world is not like the simulators; otherwise the verdict is only reported.
+        time_limit: seconds that a reset or a step of the world may take; None for any time.
 
     Returns:
         The policy for this world, D_real, the number of episodes, and whether the world is like the simulators.
@@ -106,8 +121,8 @@ def deploy(
     """
     require_same_problem(meta_policy, world)
     graph = meta_policy.problem.graph
-    guarded = GuardedWorld(world, Ledger() if ledger is None else ledger)
-    collector = Collector(guarded, graph, meta_policy.cover, recording, save, off_grid_watch(meta_policy))
+    guarded = GuardedWorld(world, Ledger() if ledger is None else ledger, time_limit=time_limit)
+    collector = Collector(guarded, graph, meta_policy.cover, recording, keep, off_grid_watch(meta_policy))
     return _condition(meta_policy, collector.until, meta_policy.n_real, stopping, refuse)
 
 
@@ -166,8 +181,19 @@ def require_readings(meta_policy: MetaPolicy, recording: Recording, n: int) -> N
         raise RecordingError(
             expected=f"at least {n} readings of every state{noise if n < n_real else ''}",
             got=_listed([f"{int(counts[s])} {after(graph.paths[s])}" for s in short]),
-            cause="episodes still to be run: " + _listed([f"{count} of {spelt(actions)}" for actions, count in plan]),
+            cause=_late_actions(recording, meta_policy.cover)
+            + "episodes still to be run: "
+            + _listed([f"{count} of {spelt(actions)}" for actions, count in plan]),
         )
+
+
+def _late_actions(recording: Recording, cover: tuple[Path, ...]) -> str:
+    """Says so where every episode follows the cover once its actions are read one row later, and not as they are."""
+    if not len(recording) or len(cover[0]) < 2 or any(bool(recording.follows(path).any()) for path in cover[1:]):
+        return ""
+    moved = recording.actions[:, 1:].tolist()
+    late = all(any(list(path[:-1]) == actions for path in cover) for actions in moved)
+    return "actions that were logged one row late; or " if late else ""
 
 
 def require_same_problem(meta_policy: MetaPolicy, world: UnlabelledWorld) -> None:
@@ -187,11 +213,25 @@ def off_grid_watch(meta_policy: MetaPolicy) -> Callable[[int, Tensor], None]:
 
     No later reading could mend that, so no further episode is spent on it.
     """
-    estimator, off = meta_policy.estimator, torch.zeros(meta_policy.problem.graph.num_states, dtype=torch.int64)
+    estimator, graph = meta_policy.estimator, meta_policy.problem.graph
+    off = torch.zeros(graph.num_states, dtype=torch.int64)
+    low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (estimator.grid.low, estimator.grid.high))
 
     def check(state: int, x: Tensor) -> None:
         off[state] += estimator.count_off_grid(x)
-        estimator.check_off_grid(off[state], meta_policy.n_real)
+        try:
+            estimator.check_off_grid(off[state], meta_policy.n_real)
+        except ObservationError as error:
+            i, j = ((x < low) | (x > high)).nonzero()[0].tolist()
+            name, path = meta_policy.problem.spec.obs_names[j], graph.paths[state]
+            raise ObservationError(
+                expected=error.expected,
+                got=f"{error.got} {after(path)}, such as {name!r} = {float(x[i, j]):g}; the grid's is {low[j]:g} .. "
+                f"{high[j]:g}",
+                cause=off_range(
+                    x.numpy(), j, estimator.grid.low, estimator.grid.high, meta_policy.problem.spec.obs_names
+                ),
+            ) from error
 
     return check
 
@@ -245,16 +285,26 @@ def _condition(
             looks.append(look(meta_policy, seen.observations, stopping))
             if looks[-1].enough:
                 break
+    findings = examine(recording, graph, meta_policy.estimator, meta_policy.problem.spec.obs_names)
     D_real = meta_policy.densities(seen.observations)
-    likeness = likeness_of(meta_policy, seen, D_real)
+    likeness = _doubted(likeness_of(meta_policy, seen, D_real), findings)
     if refuse and likeness.verdict == REFUSED:
         raise UnlikeSimulatorsError(
             expected="a world like the simulators",
-            got=str(likeness),
+            got="; ".join([str(likeness), *(finding.text for finding in findings)]),
             cause="another machine, swapped axes, other units, a stuck sensor, or theta outside the prior",
         )
     used = torch.tensor([len(x) for x in seen.observations])
-    return Deployment(meta_policy.condition(D_real), D_real, len(recording), used, n_real, likeness, tuple(looks))
+    policy = meta_policy.condition(D_real)
+    return Deployment(policy, D_real, len(recording), used, n_real, likeness, tuple(looks), findings)
+
+
+def _doubted(likeness: Likeness, findings: tuple[Finding, ...]) -> Likeness:
+    """The verdict, which is not `consistent` where readings were not taken as they should be."""
+    reasons = tuple(finding.text for finding in findings if finding.doubt)
+    if likeness.verdict != CONSISTENT or not reasons:
+        return likeness
+    return replace(likeness, verdict=DOUBTFUL, reasons=reasons)
 
 
 def _sequential_notice(looks: tuple[Look, ...], n_real: int) -> str:

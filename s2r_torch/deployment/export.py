@@ -10,6 +10,7 @@ action -1: a program has no other way to refuse.
 from __future__ import annotations
 
 import importlib.util
+import io
 import logging
 import warnings
 from pathlib import Path
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from s2r_torch.defaults import plain_torch
 from s2r_torch.deployment.policy import Policy
 from s2r_torch.errors import SettingError
+from s2r_torch.files.whole import replacing, write_bytes
 from s2r_torch.predictors.ensemble import greedy_actions
 from s2r_torch.predictors.nets.embeddings import look_up
 from s2r_torch.predictors.nets.net import Net
@@ -94,6 +96,7 @@ def export_policy(policy: Policy, path: Path | str) -> None:
 
     Raises:
         SettingError: another ending, a policy of several worlds, or onnx is not installed.
+        FileError: the file cannot be written.
     """
     path = Path(path)
     check_ending(path)
@@ -101,9 +104,14 @@ def export_policy(policy: Policy, path: Path | str) -> None:
         raise SettingError(
             expected="a policy of one world", got=f"{policy.num_worlds}", cause="condition on densities [xi, G]"
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write = torch.export.save if path.suffix == ".pt2" else _save_onnx
-    write(traced(policy), path)
+    program = traced(policy)
+    if path.suffix == ".onnx":
+        with replacing(path) as partial:
+            _save_onnx(program, partial)
+    else:
+        buffer = io.BytesIO()
+        torch.export.save(program, buffer)
+        write_bytes(path, buffer.getvalue())
 
 
 def check_ending(path: Path | str) -> None:

@@ -1,1 +1,1 @@
-"""Whole files or none; tensors with a JSON header, never executed."""
+"""Files: written whole or not at all, held by one process; tensors with a JSON header, never executed."""

@@ -1,23 +1,193 @@
-"""Files that are there whole or not at all."""
+"""The one door for files that are written: whole or not at all, durable, through links, never over what is not ours.
+
+    probe(path)         before hours of work: can this ever be written?
+    replacing(path)     a new file that takes the old one's place when it is complete
+    write_text(path)    the same, for a text
+    Appended(path)      a file that only grows: a row is there whole, and on the disk, or not at all
+
+`~` is the home folder. A link is written through, a file's mode and owner stay. Whatever goes wrong is one `FileError`
+with the path and the reason, and leaves neither half a file nor a temporary one.
+
+>>> import tempfile
+>>> folder = Path(tempfile.mkdtemp())
+>>> write_text(folder / "a.txt", "whole")
+>>> (folder / "a.txt").read_text(), [p.name for p in folder.iterdir()]
+('whole', ['a.txt'])
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from s2r_torch.errors import FileError
+from s2r_torch.text import printable
+
+
+def real_path(path: Path | str) -> Path:
+    """Where a path leads: `~` is the home folder, links are followed.
+
+    Raises:
+        FileError: there is no such home folder, links lead in a circle, or it is no path at all.
+    """
+    with told(path):
+        try:
+            return Path(os.path.realpath(Path(path).expanduser()))
+        except (RuntimeError, ValueError) as error:  # nobody's home; a zero byte
+            raise OSError(str(error)) from error
+
+
+def probe(path: Path | str) -> None:
+    """Test-writes beside a file that will be written later, and leaves everything as it was.
+
+    Raises:
+        FileError: it could not be written: no folder, no permission, no space, a folder or a device of that name.
+    """
+    target = _writable(path)
+    with told(path):
+        partial = _partial(target)
+        try:
+            with partial.open("wb") as file:
+                file.write(b"\0")
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            partial.unlink(missing_ok=True)
+
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path | str) -> Iterator[Path]:
     """A temporary path beside `path`, of the same ending, that takes its place when the block ends without an error.
 
-    An existing file is there until then, and a crash never leaves half of a new one under its name.
+    An existing file is there until then, and a crash or a power cut never leaves half of a new one under its name.
+
+    Raises:
+        FileError: whatever the system refuses, in the block or at its end.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
+    target = _writable(path)
+    partial = _partial(target)
+    with told(path):
+        try:
+            yield partial
+            _flushed(partial)
+            _keep_mode(target, partial)
+            os.replace(partial, target)
+            _flushed(target.parent)
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Writes a text file, whole or not at all, with the line breaks that the text has."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path | str, data: bytes) -> None:
+    """Writes a file, whole or not at all."""
+    with replacing(path) as partial:
+        partial.write_bytes(data)
+
+
+def removed(path: Path | str) -> None:
+    """Removes a file of ours, for good."""
+    target = real_path(path)
+    with told(path):
+        target.unlink(missing_ok=True)
+        _flushed(target.parent)
+
+
+class Appended:
+    """A file that only grows. What `add` was given is on the disk when it returns, or not in the file.
+
+    Args:
+        path: where; the file is made by the first `add`.
+    """
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+
+    def add(self, data: bytes) -> None:
+        """Appends.
+
+        Raises:
+            FileError: the system refuses; the file is as it was before.
+        """
+        target, new = _writable(self.path), not real_path(self.path).exists()
+        with told(self.path):
+            descriptor = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            size = os.fstat(descriptor).st_size
+            try:
+                left = memoryview(data)
+                while left:
+                    left = left[os.write(descriptor, left) :]
+                os.fsync(descriptor)
+                if new:
+                    _flushed(target.parent)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(descriptor, size)
+                    if new:
+                        target.unlink()
+                raise
+            finally:
+                os.close(descriptor)
+
+
+@contextmanager
+def told(path: Path | str) -> Iterator[None]:
+    """Whatever the system refuses in the block becomes one FileError with that path."""
     try:
-        yield partial
-        os.replace(partial, path)
+        yield
+    except FileError:
+        raise
+    except OSError as error:
+        raise FileError(
+            expected=f"{printable(path)} to be written",
+            got=printable(error.strerror or error),
+            cause="a full disk or a quota, no permission, or a folder that is none",
+        ) from error
+
+
+def _writable(path: Path | str) -> Path:
+    """Where a file will be, with its folder made; raises FileError where something else has its name."""
+    target = real_path(path)
+    with told(path):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists():
+            return target
+        if not target.is_file():
+            kind = "a folder" if target.is_dir() else "a device or a pipe"
+            raise FileError(expected=f"a file {printable(path)}", got=kind, cause="another path was meant")
+        if not os.access(target, os.W_OK):
+            raise FileError(
+                expected=f"{printable(path)} to be writable", got="a write-protected file", cause="it is to be kept"
+            )
+    return target
+
+
+def _partial(target: Path) -> Path:
+    """A name beside the target that nobody else takes, of the same ending."""
+    return target.with_name(f".{target.stem[:40]}.{os.getpid()}.partial{target.suffix}")
+
+
+def _flushed(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
     finally:
-        partial.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _keep_mode(target: Path, partial: Path) -> None:
+    """Gives the new file the owner and the permissions of the one that it replaces."""
+    if target.exists():
+        old = target.stat()
+        with contextlib.suppress(PermissionError):
+            os.chown(partial, old.st_uid, old.st_gid)
+        os.chmod(partial, stat.S_IMODE(old.st_mode))

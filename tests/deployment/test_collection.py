@@ -1,5 +1,6 @@
 """Real episodes are scarce: what was seen is kept, whatever happens, and never drawn again."""
 
+import importlib.util
 import json
 
 import pytest
@@ -9,13 +10,16 @@ from support.worlds import policy_of, random_class
 
 from s2r_torch.deployment.collection import Collector
 from s2r_torch.deployment.deploy import deploy
-from s2r_torch.deployment.logbook import Logbook
+from s2r_torch.deployment.live import GuardedWorld
+from s2r_torch.deployment.logbook import ledger_of, open_logbook, read_log
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.deployment.recording.files import read_recording
-from s2r_torch.episodes import GuardedWorld, Ledger
+from s2r_torch.episodes import Ledger
 from s2r_torch.errors import ObservationError, RecordingError, SettingError, SimulatorError
 
 META = policy_of(WORLD, random_class(WORLD, 3, 0), n_real=20)
+PARQUET = importlib.util.find_spec("pyarrow") is not None
+FORMATS = ["csv", "npz", pytest.param("parquet", marks=pytest.mark.skipif(not PARQUET, reason="pyarrow is an extra"))]
 CALLS = GRAPH.horizon * len(COVER)  # of a world that runs any number of episodes at once
 
 
@@ -41,41 +45,54 @@ class Flaky:
         return method(argument)
 
 
+def go_on(path, world, **settings):
+    """Deploys with a log; the deployment, or the error."""
+    with open_logbook(path, WORLD.spec) as logbook:
+        return deploy(META, world, logbook.ledger, recording=logbook.recording, keep=logbook.append, **settings)
+
+
+def kept(path):
+    return read_log(path, WORLD.spec, short_episodes=True, empty=True)
+
+
+def drawn(path):
+    return json.loads(ledger_of(path).read_text())["real_episodes"]
+
+
+@pytest.mark.parametrize("ending", FORMATS)
 @pytest.mark.parametrize("fail_at", range(CALLS))
-def test_whatever_was_seen_is_saved_and_gone_on_from(tmp_path, fail_at):
-    path = tmp_path / "real.csv"
-    logbook = Logbook(path, WORLD.spec)
+def test_whatever_was_seen_is_saved_and_gone_on_from(tmp_path, fail_at, ending):
+    path = tmp_path / f"real.{ending}"
     with pytest.raises(KeyboardInterrupt):
-        deploy(META, Flaky(fail_at), logbook.ledger, recording=logbook.recording, save=logbook.save)
-    readings = fail_at * 20
-    seen = Logbook(path, WORLD.spec)
-    assert int(seen.recording.length.sum()) == readings
-    begun = fail_at // GRAPH.horizon + (fail_at % GRAPH.horizon > 0)
-    assert seen.ledger.counts["real"] == logbook.ledger.counts["real"] >= 20 * begun
+        go_on(path, Flaky(fail_at))
+    assert int(kept(path).length.sum()) == fail_at * 20
+    begun = fail_at // GRAPH.horizon + 1  # sequences: also the one whose first call failed was counted before
+    assert drawn(path) == 20 * begun
 
     world = Flaky(10**6, seed=1)
-    deployed = deploy(META, world, seen.ledger, recording=seen.recording, save=seen.save)
+    deployed = go_on(path, world)
     whole = fail_at // GRAPH.horizon  # sequences that were finished
     assert world.sizes == [20] * (len(COVER) - whole)
     assert (deployed.used == 20).all() and len(
         read_recording(path, WORLD.spec, short_episodes=True)
     ) == deployed.episodes
+    assert drawn(path) == 20 * (begun + len(world.sizes))
+    assert sorted(p.name for p in tmp_path.iterdir()) == [path.name, ledger_of(path).name]
 
 
 def test_nothing_is_drawn_when_all_is_there(tmp_path):
-    logbook = Logbook(tmp_path / "real.npz", WORLD.spec)
-    first = deploy(META, Flaky(10**6), logbook.ledger, recording=logbook.recording, save=logbook.save)
-    again = Logbook(tmp_path / "real.npz", WORLD.spec)
-    second = deploy(META, Flaky(0), again.ledger, recording=again.recording)  # would raise in its first call
-    assert torch.equal(first.D_real, second.D_real) and again.ledger.counts["real"] == 20 * len(COVER)
+    path = tmp_path / "real.npz"
+    first = go_on(path, Flaky(10**6))
+    second = go_on(path, Flaky(0))  # would raise in its first call
+    assert torch.equal(first.D_real, second.D_real)
+    assert drawn(path) == 20 * len(COVER)
 
 
-@pytest.mark.parametrize("error", [OSError("cable"), RuntimeError("emergency stop")])
+@pytest.mark.parametrize("error", [OSError("cable"), RuntimeError("emergency stop"), SystemExit(0)])
 def test_a_world_that_fails_loses_nothing(tmp_path, error):
-    logbook = Logbook(tmp_path / "real.csv", WORLD.spec)
     with pytest.raises(SimulatorError, match=str(error)):
-        deploy(META, Flaky(6, error), logbook.ledger, recording=logbook.recording, save=logbook.save)
-    assert int(Logbook(tmp_path / "real.csv", WORLD.spec).recording.length.sum()) == 6 * 20
+        go_on(tmp_path / "real.csv", Flaky(6, error))
+    assert int(kept(tmp_path / "real.csv").length.sum()) == 6 * 20
 
 
 def test_one_robot_runs_one_episode_after_another():
@@ -90,34 +107,39 @@ def test_one_robot_runs_one_episode_after_another():
 
 
 def test_a_broken_sensor_loses_nothing_before_it(tmp_path):
-    logbook = Logbook(tmp_path / "real.csv", WORLD.spec)
     world = Flaky(10**6, episodes_at_once=1)
     step = world.step
     world.step = lambda actions: step(actions) * (torch.nan if len(world.sizes) == 9 else 1)
-    with pytest.raises(ObservationError, match="NaN"):
-        deploy(META, world, logbook.ledger, recording=logbook.recording, save=logbook.save)
-    recording = Logbook(tmp_path / "real.csv", WORLD.spec).recording
+    with pytest.raises(ObservationError, match="NaN.*sensor 'x_1' shows nan at step 1 of real episode 9"):
+        go_on(tmp_path / "real.csv", world)
+    recording = kept(tmp_path / "real.csv")
     assert recording.length.tolist() == [GRAPH.horizon] * 8 + [1]
 
 
 def test_the_ledger(tmp_path):
     path = tmp_path / "real.csv"
-    logbook = Logbook(path, WORLD.spec)
-    Collector(GuardedWorld(WORLD.world(0.1, 0), logbook.ledger), GRAPH, COVER, save=logbook.save).until(4)
-    logbook.note(status="complete")
+    with open_logbook(path, WORLD.spec) as logbook:
+        Collector(GuardedWorld(WORLD.world(0.1, 0), logbook.ledger), GRAPH, COVER, keep=logbook.append).until(4)
+        logbook.note(status="complete")
     entry = json.loads((tmp_path / "real.csv.ledger.json").read_text())
     assert entry["real_episodes"] == entry["recorded_episodes"] == 4 * len(COVER) and entry["status"] == "complete"
     assert entry["by_actions"] == {" ".join(map(str, path)): 4 for path in COVER}
 
+    def counted():
+        with open_logbook(path, WORLD.spec) as logbook:
+            return logbook.ledger.counts["real"]
+
     (tmp_path / "real.csv.ledger.json").write_text('{"real_episodes": 99}')  # some were lost
-    assert Logbook(path, WORLD.spec).ledger.counts["real"] == 99
+    assert counted() == 99
     (tmp_path / "real.csv.ledger.json").unlink()
-    assert Logbook(path, WORLD.spec).ledger.counts["real"] == 4 * len(COVER)
-    (tmp_path / "real.csv.ledger.json").write_text("{")
-    with pytest.raises(RecordingError, match="delete it to count the recorded episodes alone"):
-        Logbook(path, WORLD.spec)
+    assert counted() == 4 * len(COVER)
+    for text in ("{", "[]", '{"real_episodes": -1}', '{"real_episodes": true}', '{"real_episodes": 1e400}', 9999 * "["):
+        (tmp_path / "real.csv.ledger.json").write_text(text)
+        with pytest.raises(RecordingError, match="delete it to count the recorded episodes alone"):
+            counted()
+    path = tmp_path / "real.xlsx"
     with pytest.raises(SettingError, match="ends in .csv"):
-        Logbook(tmp_path / "real.xlsx", WORLD.spec)
+        counted()
 
 
 def test_a_collector_goes_on_where_it_was():

@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import zipfile
 
 import numpy as np
 import pytest
@@ -96,6 +97,14 @@ def test_what_spreadsheets_and_data_frames_do(tmp_path):
         GOOD.replace("row,column", " row , column "),
         GOOD.replace("row,column", "x_1,x_2"),
         GOOD.replace("a,", '"robot 7, first",'),
+        GOOD.encode("utf-16"),
+        GOOD.replace("\n", ",,\n"),  # columns without a name
+        GOOD.replace("column\n", "column,,\n"),
+        GOOD.replace("\n", ",21.5\n")
+        .replace("column,21.5", "column,Temp (\udcb0C)")
+        .encode("utf-8", "surrogateescape"),
+        GOOD.replace("\n", ",7,8\n").replace("column,7,8", "column,note,note"),  # of which nobody reads either
+        GOOD.replace("1.5", "1.5\u00a0").replace("2.6", "\u20092.6\u202f"),
     ):
         again = read_recording(log(tmp_path, text), SPEC)
         assert torch.equal(again.x, plain.x) and torch.equal(again.actions, plain.actions)
@@ -152,6 +161,34 @@ BAD = {
         GOOD.replace(".5,", "500,").replace(".6,", "600,"),
         "'row' in 0 .. 4; got 100% .* outside, the first 500 at line 2",
     ),
+    "underscore": (changed(3, "a,1,0,1_5,2.5"), "column 'row' at line 3; got '1_5'.*an underscore among digits"),
+    "full-width digits": (changed(3, "a,1,0,\uff11.\uff15,2.5"), "'row' at line 3.*digits of another script: U\\+FF11"),
+    "action with an underscore": (changed(3, "a,1,0_1,1.5,2.5"), "column 'action' at line 3; got '0_1'"),
+    "unicode minus": (changed(3, "a,1,0,\u22121.5,2.5"), r"'row' at line 3.*U\+2212, minus sign"),
+    "thousands": (changed(3, 'a,1,0,"1,500.5",2.5'), "line 3; got '1,500.5'.*a separator of thousands"),
+    "hexadecimal": (changed(3, "a,1,0,0x1p3,2.5"), "column 'row' at line 3; got '0x1p3'"),
+    "overflow": (changed(3, "a,1,0,1e999,2.5"), "a finite reading in column 'row' at line 3; got inf"),
+    "Latin-1 in a reading": (
+        GOOD.replace("2.6,3.6", "2.6,3.6\udcb0").encode("utf-8", "surrogateescape"),
+        "line 7.*byte 0xb0",
+    ),
+    "comments first": (
+        "# by eva\n" + GOOD,
+        "names of the columns at line 1; got # by eva; .*comments before the header",
+    ),
+    "zeros at the end": (GOOD.encode() + bytes(512), "NUL bytes from line 8 on.*power cut"),
+    "zeros in the middle": (GOOD.encode()[:60] + bytes(20) + GOOD.encode()[80:], "NUL bytes from line 4 on"),
+    "UTF-16 with tabs": (GOOD.replace(",", "\t").encode("utf-16"), "in UTF-16 at line 1; .*tabs"),
+    "UTF-16 without a mark": (GOOD.encode("utf-16-le"), "UTF-16 without a byte order mark"),
+    "UTF-16 cut": (GOOD.encode("utf-16")[:-1], "UTF-16 that breaks off"),
+    "open quote": (GOOD.replace("b,0", '"b,0'), "unexpected end of data at line 5 in.*a quotation mark"),
+    "trailing separators": (
+        GOOD.replace("\n", ",\n").replace("column,", "column"),
+        "got 6; .*a stray comma at the end",
+    ),
+    "a spreadsheet": (b"PK\x03\x04" + bytes(50), "a zip archive, such as a spreadsheet"),
+    "a web page": ("<!doctype html><p>not found", "a web page"),
+    "Git LFS": ("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
     "not text": (b"\x00\x01\xff\xfe" * 40, "a readable .csv file"),
 }
 
@@ -193,6 +230,119 @@ def test_npz_logs(tmp_path):
         np.savez(tmp_path / "log.npz", **columns(**change))
         with pytest.raises(RecordingError, match=message):
             read_recording(tmp_path / "log.npz", SPEC)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"info": np.asarray([{}] * 6, dtype=object)},
+        {"images": np.zeros((6, 2, 2))},
+        {"fps": np.asarray(30)},
+        {"ends": np.arange(2)},
+        {"row": np.asarray([[0.5], [1.5], [2.5], [0.6], [1.6], [2.6]])},
+    ],
+)
+def test_other_arrays_of_an_archive_are_not_looked_at(tmp_path, extra):
+    np.savez(tmp_path / "log.npz", **columns(**extra))
+    assert torch.equal(read_recording(tmp_path / "log.npz", SPEC).x, read_recording(log(tmp_path), SPEC).x)
+
+
+def archive(path, change=lambda name, data: data, **settings):
+    np.savez(path.with_suffix(".good.npz"), **columns())
+    with zipfile.ZipFile(path.with_suffix(".good.npz")) as good, zipfile.ZipFile(path, "w", **settings) as changed:
+        for name in good.namelist():
+            changed.writestr(name, change(name, good.read(name)))
+
+
+def test_archives_of_other_kinds_and_damaged_ones(tmp_path):
+    path = tmp_path / "log.npz"
+    for column, what in (
+        (np.arange(6).astype("datetime64[s]"), "times"),
+        (np.zeros(6) + 0j, "complex"),
+        (np.zeros(6, bool), "truth"),
+    ):
+        np.savez(path, **columns(row=column))
+        with pytest.raises(RecordingError, match=f"a number in column 'row' at row 1; .*{what}"):
+            read_recording(path, SPEC)
+    np.save(tmp_path / "log.npy", np.zeros((6, 5)))
+    (tmp_path / "log.npy").rename(path)
+    with pytest.raises(RecordingError, match="one array, not an archive of columns"):
+        read_recording(path, SPEC)
+    archive(path, compression=zipfile.ZIP_BZIP2)
+    assert len(read_recording(path, SPEC)) == 2
+    archive(path, lambda name, data: data.replace(b"(6,), }" + 15 * b" ", b"(1000000000000000,), }"))
+    with pytest.raises(RecordingError, match="48 bytes for 8000000000000000 declared ones"):
+        read_recording(path, SPEC)
+    archive(path)
+    data = bytearray(path.read_bytes())
+    data[6] |= 1  # of the first member: encrypted
+    data[data.index(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(data)
+    with pytest.raises(RecordingError, match="encrypted"):
+        read_recording(path, SPEC)
+
+
+@pytest.mark.parametrize("ending", FORMATS[1:])
+def test_no_flipped_bit_of_ours_is_another_reading(tmp_path, ending):
+    """Every bit of the file in turn: an error, or the same numbers."""
+    recording, path = record(random_paths(2)), tmp_path / f"log.{ending}"
+    write_recording(path, recording, WORLD.spec)
+    data, rng = path.read_bytes(), np.random.default_rng(0)
+    for place in rng.choice(len(data), min(len(data), 250), replace=False).tolist():
+        path.write_bytes(data[:place] + bytes([data[place] ^ (1 << int(rng.integers(8)))]) + data[place + 1 :])
+        try:
+            again = read_recording(path, WORLD.spec)
+        except RecordingError as error:
+            assert "\n" not in str(error)
+            continue
+        assert torch.equal(again.x, recording.x) and torch.equal(again.actions, recording.actions), place
+
+
+@pytest.mark.skipif(not PARQUET, reason="pyarrow is an extra")
+def test_parquet_lists_of_one_number(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    def write(**change):
+        given = {name: pyarrow.array(column, from_pandas=True) for name, column in columns().items()} | change
+        parquet.write_table(pyarrow.table(given), tmp_path / "log.parquet")
+
+    ones = {name: pyarrow.array([[v] for v in columns()[name].tolist()]) for name in ("row", "column")}
+    for change in (ones, {"row": ones["row"]}, {"action": pyarrow.array([[1], [0], None, [0], [1], [1]])}):
+        write(**change)
+        assert torch.equal(read_recording(tmp_path / "log.parquet", SPEC).x, read_recording(log(tmp_path), SPEC).x)
+    write(row=pyarrow.array([[0.5]] * 5 + [[1.0, 2.0]]))
+    with pytest.raises(RecordingError, match="'row' at row 6; .*several numbers in one cell"):
+        read_recording(tmp_path / "log.parquet", SPEC)
+
+
+def test_a_folder_in_place_of_a_file(tmp_path):
+    (tmp_path / "log.csv").mkdir()
+    with pytest.raises(RecordingError, match="got a folder"):
+        read_recording(tmp_path / "log.csv", SPEC)
+    with pytest.raises(RecordingError, match="something that is not a file"):
+        (tmp_path / "null.csv").symlink_to("/dev/null")
+        read_recording(tmp_path / "null.csv", SPEC)
+
+
+def test_a_template_is_never_written_over_what_is_there(tmp_path):
+    path, plan = tmp_path / "plan.csv", [(COVER[0], 2)]
+    write_template(path, plan, WORLD.spec)
+    write_template(path, plan, WORLD.spec)  # an empty form
+    lines = path.read_text().splitlines()
+    for text, message in (
+        (
+            "\n".join([lines[0], *(line + "1.25" for line in lines[1:5]), *lines[5:]]) + "\n",
+            "plan.csv holds 1 episodes",
+        ),
+        (path.read_text().replace("\n", ",\n").replace("x_1,", "x_1,who"), "plan.csv holds columns who"),
+        ("a,b\n1,2\n", "another file"),
+        ("", "another file"),
+    ):
+        path.write_text(text)
+        with pytest.raises(RecordingError, match=message):
+            write_template(path, plan, WORLD.spec)
+        assert path.read_text() == text
 
 
 def test_nothing_in_an_npz_file_is_executed(tmp_path):

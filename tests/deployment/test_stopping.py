@@ -134,16 +134,16 @@ def test_it_stops_where_actions_are_clear_and_goes_on_where_they_are_not():
 def test_looks_are_at_the_first_readings_whoever_collects():
     """Live, resumed or recorded: the same episodes give the same looks and the same policy."""
     meta, kept = meta_of(gain=1.0, centre=0.05), []
-    live = deploy(meta, WORLD.world(0.5, 3), stopping=Stopping(), save=kept.append)
-    recorded = deploy_recorded(meta, kept[-1], stopping=Stopping())
+    live = deploy(meta, WORLD.world(0.5, 3), stopping=Stopping(), keep=kept.append)
+    recorded = deploy_recorded(meta, Recording.joined(kept), stopping=Stopping())
     assert recorded.looks == live.looks and torch.equal(recorded.D_real, live.D_real)
 
 
 def test_a_log_that_is_not_enough_says_what_to_record():
     meta, kept = meta_of(gain=1.0, centre=0.05), []
-    deploy(replace(meta, n_real=30), WORLD.world(0.5, 3), save=kept.append)
+    deploy(replace(meta, n_real=30), WORLD.world(0.5, 3), keep=kept.append)
     with pytest.raises(RecordingError, match="at least 40 readings of every state.*still to be run: 10 of "):
-        deploy_recorded(meta, kept[-1], stopping=Stopping(tolerance=0))
+        deploy_recorded(meta, Recording.joined(kept), stopping=Stopping(tolerance=0))
     with pytest.raises(RecordingError, match="at least 20 readings of every state .*; got 0 at the start"):
         deploy_recorded(meta, Recording.empty(WORLD.spec), stopping=Stopping())
 

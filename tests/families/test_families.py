@@ -9,7 +9,8 @@ import torch
 from scipy import stats
 
 from s2r_torch.base import Simulators, UnlabelledWorld
-from s2r_torch.episodes import Guard, GuardedWorld, Ledger, observe, rollout, try_actions
+from s2r_torch.deployment.live import GuardedWorld
+from s2r_torch.episodes import Guard, Ledger, observe, rollout, try_actions
 from s2r_torch.errors import SettingError
 from s2r_torch.families import exact, make_family, noise
 from s2r_torch.families.contract import Family

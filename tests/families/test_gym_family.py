@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from s2r_torch.base import Simulators, UnlabelledWorld
-from s2r_torch.episodes import Guard, GuardedWorld, Ledger, rollout
+from s2r_torch.deployment.live import GuardedWorld
+from s2r_torch.episodes import Guard, Ledger, rollout
 from s2r_torch.errors import GraphMismatchError, RewardError, SettingError, SimulatorError
 from s2r_torch.families import exact
 from s2r_torch.families.frozenlake import MAP, FrozenLake

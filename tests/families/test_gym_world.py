@@ -102,6 +102,96 @@ def test_environments_that_cannot_be_used():
         deploy(META, as_world(odd, spec))
 
 
+class Odd(Robot):
+    """A robot whose answers are changed."""
+
+    def __init__(self, reset=lambda answer: answer, step=lambda answer: answer):
+        super().__init__()
+        self._reset, self._step, self.closed = reset, step, 0
+
+    def reset(self, seed=None, options=None):
+        return self._reset(super().reset(seed, options))
+
+    def step(self, action):
+        return self._step(super().step(action))
+
+    def close(self):
+        self.closed += 1
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gymnasium.spaces.Dict(x=gymnasium.spaces.Box(0, 1, ())),
+        gymnasium.spaces.Tuple([gymnasium.spaces.Box(0, 1, ())]),
+        gymnasium.spaces.Text(5),
+        None,
+    ],
+)
+def test_spaces_that_are_no_numbers_are_refused_before_any_episode(space):
+    robot = Robot()
+    robot.observation_space = space
+    with pytest.raises(SettingError, match="FlattenObservation"):
+        as_world(robot, META.problem.spec)
+    assert robot.resets == []
+
+
+def test_an_image_of_millions_is_refused_without_a_name_for_each_number():
+    robot = Robot()
+    robot.observation_space = gymnasium.spaces.Box(0, 255, (2160, 3840, 3), np.uint8)
+    with pytest.raises(SettingError, match="obs_dim = 1, as the policy was trained for; got 24883200"):
+        as_world(robot, META.problem.spec)
+
+
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [
+        (
+            Odd(reset=lambda answer: answer[0]),
+            "reset to return .*; got an array .* at step 0 of real episode 1.*the old Gym",
+        ),
+        (Odd(reset=lambda answer: (0.1, 0.2)), "reset to return .*the old Gym interface"),
+        (
+            Odd(step=lambda answer: (*answer[:3], {})),
+            "step to return .*; got a tuple of 4 at step 1.*the old Gym interface",
+        ),
+        (
+            Odd(step=lambda answer: (*answer[:3], {"battery": 0.9})),
+            "a tuple of 4 at step 1 of real episode 1.*the old Gym",
+        ),
+    ],
+)
+def test_the_old_interface(odd, message):
+    with pytest.raises(SimulatorError, match=message):
+        deploy(META, as_world(odd, META.problem.spec))
+    assert len(odd.resets) == 1
+
+
+@pytest.mark.parametrize(
+    "observation", [None, "hello", {"x": 1.0}, gymnasium.spaces.Box(0, 1, (1,)), np.zeros(3), [None], np.array(["1"])]
+)
+def test_observations_that_are_no_readings(observation):
+    robot = Odd(step=lambda answer: (observation, *answer[1:]))
+    with pytest.raises(ObservationError, match="1 numbers, x_1, as an observation; got .* at step 1 of real episode 1"):
+        deploy(META, as_world(robot, META.problem.spec))
+
+
+def test_an_episode_may_end_early_only_where_actions_do_not_matter():
+    graph = META.problem.graph
+    goes_on = bool((graph.next_state[0] != graph.next_state[0][0]).any())
+    assert goes_on  # at the start, actions matter
+    world = as_world(Robot(ends_after=1), META.problem.spec, graph=graph)
+    with pytest.raises(SimulatorError, match=r"its end \(terminated\) after 1 actions.*at step 1 of real episode 1"):
+        deploy(META, world)
+    deploy(META, as_world(Robot(ends_after=3), META.problem.spec, graph=graph))  # at the last reading, nobody minds
+
+
+def test_closing_closes_the_environment():
+    robot = Odd()
+    as_world(robot, META.problem.spec).close()
+    assert robot.closed == 1
+
+
 def test_a_world_of_ones_own_is_taken_as_it_is():
     world = WORLD.world(0.2, 0)
     assert as_world(world, META.problem.spec) is world

@@ -3,12 +3,14 @@
 import importlib.util
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import gymnasium
 import pytest
 from hydra import compose, initialize_config_dir
 from rich.console import Console
@@ -19,7 +21,8 @@ from s2r_torch.deployment import deploy as deployment
 from s2r_torch.deployment.likeness import Likeness
 from s2r_torch.deployment.policy_file import save_policy
 from s2r_torch.deployment.recording.files import read_recording
-from s2r_torch.errors import RecordingError, S2RError, SettingError, UnlikeSimulatorsError
+from s2r_torch.errors import CheckpointError, FileError, RecordingError, S2RError, SettingError, UnlikeSimulatorsError
+from s2r_torch.runs.command_line import completed
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "deploy.py"
 LOADED = importlib.util.spec_from_file_location("deploy_script", SCRIPT)
@@ -39,10 +42,14 @@ class Robot(gymnasium.Env):
 
     def __init__(self, pause=0.0):
         import torch
-        family, g = make_family("grid"), torch.Generator().manual_seed(5)
-        self.world, self.pause = family.world(family.prior(1, g)[0], g), pause
+        family, noise = make_family("grid"), torch.Generator()
+        noise.seed()  # a robot that is started again shows other readings
+        theta = family.prior(1, torch.Generator().manual_seed(5))[0]
+        self.world, self.pause = family.world(theta, noise), pause
 
     def reset(self, seed=None, options=None):
+        with open("resets.txt", "a") as file:
+            file.write("x")
         return self.world.reset(1)[0].numpy(), {}
 
     def step(self, action):
@@ -50,11 +57,18 @@ class Robot(gymnasium.Env):
         time.sleep(self.pause)
         return self.world.step(torch.tensor([action]))[0].numpy(), "paid", False, False, {}
 
+    def close(self):
+        with open("closed.txt", "a") as file:
+            file.write("x")
+
 def connect(**arguments):
     return Robot(**arguments)
 
 def broken():
     return 7
+
+def rude():
+    raise ValueError("[/] [red] \\x1b[31m")
 '''
 
 
@@ -72,7 +86,9 @@ def site(tmp_path, monkeypatch) -> Path:
 def deploy(*overrides: str) -> str:
     """Runs the script in this process; returns what it prints, on long lines."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("deploy", overrides=["checkpoint=policy.safetensors", *overrides])
+        cfg = compose(
+            "deploy", overrides=completed(["checkpoint=policy.safetensors", *overrides], deploy_script.WORLDS)
+        )
     console = Console(width=300, record=True, quiet=False, file=open(os.devnull, "w"))  # noqa: SIM115
     try:
         deploy_script.run(cfg, console)
@@ -154,7 +170,10 @@ def test_a_simulated_world_that_is_gone_on_from_shows_other_episodes(site):
         (["world=recorded", "world.file=real.csv", "log=other.csv"], "recorded episodes are in world.file"),
         (["sequential=true", "stopping.looks=1"], "looks >= 2"),
         (["sequential=true", "stopping.by=luck"], "stopping.by among"),
-        (["sequential=true", "+stopping.tolerence=1"], "the fields of stopping"),
+        (
+            ["sequential=true", "+stopping.tolerence=1"],
+            "a key of stopping: .*; got stopping.tolerence; likely cause: a typo for tolerance",
+        ),
         (["checkpoint=nothing.safetensors"], "no file nothing.safetensors"),
         (["world=gym", "world.make=robot:connect", "+world.arguments.speed=3"], "unexpected keyword argument 'speed'"),
     ],
@@ -168,7 +187,7 @@ def test_mistakes_on_the_command_line(site, overrides, message):
 def test_a_checkpoint_must_be_named(site):
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("deploy")
-    with pytest.raises(SettingError, match="checkpoint=..."):
+    with pytest.raises(SettingError, match="checkpoint: text; got nothing"):
         deploy_script.run(cfg, Console(quiet=True))
 
 
@@ -210,17 +229,123 @@ def test_a_certificate_covers_only_the_deployment_that_was_rehearsed(judged):
     assert "untested" in text
 
 
+def started(site, *overrides, before=""):
+    """The script as a process of its own, in the site's folder."""
+    command = [sys.executable, str(SCRIPT), "checkpoint=policy.safetensors", *overrides]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(SCRIPT.parents[1])])}
+    if before:
+        command = ["bash", "-c", f"{before}; exec {shlex.join(command)}"]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=site, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
+ROBOT_LOGGED = ("world=gym", "world.make=robot:connect", "log=real.csv")
+
+
+def wait_for(process, path):
+    deadline = time.monotonic() + 60
+    while process.poll() is None and not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def test_the_second_process_on_a_log_is_refused_at_once_and_nothing_is_lost(site):
+    first = started(site, *ROBOT_LOGGED, "+world.arguments.pause=0.02")
+    wait_for(first, site / "real.csv")
+    with pytest.raises(FileError, match=f"real.csv is in use by process {first.pid}"):
+        deploy(*ROBOT_LOGGED)
+    output, errors = first.communicate(timeout=120)
+    assert first.returncode == 0, output + errors
+    drawn = len((site / "resets.txt").read_text())
+    ledger = json.loads((site / "real.csv.ledger.json").read_text())
+    assert drawn == ledger["real_episodes"] == ledger["recorded_episodes"] == 75
+    assert len((site / "real.csv").read_text().splitlines()) == 1 + 5 * 75
+
+
+def test_a_full_disk_is_one_line_and_costs_one_episode(site):
+    process = started(site, *ROBOT_LOGGED, before="ulimit -f 4")
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 2 and "Traceback" not in output + errors, output + errors
+    assert "FileError: expected real.csv to be written; got File too large; 1 unsaved episodes" in output
+    drawn = len((site / "resets.txt").read_text())
+    assert len(read_recording(site / "real.csv", policy_of().problem.spec)) == drawn - 1
+    assert sorted(p.name for p in site.iterdir() if "real" in p.name) == ["real.csv", "real.csv.ledger.json"]
+    assert (site / "closed.txt").read_text() == "x"
+
+
+@pytest.mark.parametrize("path", ["/proc/real.csv", "robot.py/real.csv"])
+def test_what_can_never_be_written_is_found_before_the_first_episode(site, path):
+    for key in ("log", "template"):
+        with pytest.raises(FileError, match="to be written"):
+            deploy("world=gym", "world.make=robot:connect", f"{key}={path}")
+    assert not (site / "resets.txt").exists()
+
+
+def test_a_robot_is_closed_once_however_it_ends(site, monkeypatch):
+    deploy(*ROBOT_LOGGED)
+    assert (site / "closed.txt").read_text() == "x"
+    monkeypatch.setattr(sys.modules["robot"].Robot, "observation_space", gymnasium.spaces.Box(0, 1, (3,)))
+    with pytest.raises(SettingError, match="obs_dim = 2"):
+        deploy(*ROBOT_LOGGED)
+    assert (site / "closed.txt").read_text() == "xx"
+
+
+def test_a_form_with_readings_is_never_written_over(site):
+    deploy("collect_only=true", "template=plan.csv")
+    lines = (site / "plan.csv").read_text().splitlines()
+    for i in range(1, 51):
+        lines[i] = lines[i][:-1] + f"{i / 100},{i / 99}"
+    (site / "plan.csv").write_text("\n".join(lines) + "\n")
+    before = (site / "plan.csv").read_bytes()
+    with pytest.raises(RecordingError, match="plan.csv holds 10 episodes with readings"):
+        deploy("collect_only=true", "template=plan.csv")
+    with pytest.raises(SettingError, match="template and world.file in different files"):
+        deploy("world=recorded", "world.file=plan.csv", "template=plan.csv")
+    assert (site / "plan.csv").read_bytes() == before
+
+
+def test_names_are_printed_as_they_are(site):
+    deploy(*ROBOT_LOGGED)
+    (site / "data[").mkdir()
+    for name in ("log[copy].csv", "data[/run].csv"):
+        (site / name).write_bytes((site / "real.csv").read_bytes())
+        assert name in deploy("world=recorded", f'world.file="{name}"')
+    assert "written to plan[a].csv" in deploy("collect_only=true", 'template="plan[a].csv"')
+    with pytest.raises(SettingError) as caught:
+        deploy("world=gym", "world.make=robot:rude")
+    assert "[/] [red] \\x1b[31m" in str(caught.value)
+
+
+def test_home(site, monkeypatch):
+    monkeypatch.setenv("HOME", str(site))
+    deploy("world=grid", 'log="~/real.csv"')
+    text = deploy("world=recorded", "world.file=~/real.csv", "checkpoint=~/policy.safetensors")
+    assert "75, none with a reward" in text and not (site / "~").exists()
+
+
+def test_any_registered_family_is_a_world(site):
+    with pytest.raises(CheckpointError, match="world=grid, which this policy was trained for; got world=mine"):
+        deploy("world=mine")
+    assert "grid, world 3" in deploy("world.seed=3")  # the policy's own
+
+
+def test_a_sequential_look_before_a_full_deployment_is_remembered(judged):
+    deploy("world=grid", "world.seed=1", "log=real.csv", "sequential=true", "stopping.tolerance=1.0")
+    for overrides in (["world=grid", "world.seed=1", "log=real.csv"], ["world=recorded", "world.file=real.csv"]):
+        text = deploy(*overrides, "refuse=false")
+        assert "looked at sequentially before" in text and "CERTIFICATE" not in text
+
+
+def test_too_few_rehearsals_for_any_refusal_are_told(judged):
+    text = deploy("world=grid", "world.seed=1")
+    rehearsals = len(judged_policy().reference.unlike)
+    told = f"with {rehearsals} rehearsals p cannot be below" in text
+    assert told == (2 / (rehearsals + 1) > 0.01)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_ends_with_130_and_the_next_call_goes_on(site, number):
-    command = [sys.executable, str(SCRIPT), "checkpoint=policy.safetensors", "world=gym", "world.make=robot:connect"]
-    command += ["log=real.csv", "+world.arguments.pause=0.05"]
-    environment = {**os.environ, "PYTHONPATH": str(site)}
-    process = subprocess.Popen(
-        command, cwd=site, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
-    deadline = time.monotonic() + 60
-    while process.poll() is None and not (site / "real.csv").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    process = started(site, *ROBOT_LOGGED, "+world.arguments.pause=0.05")
+    wait_for(process, site / "real.csv")
     time.sleep(0.5)
     process.send_signal(number)
     output, errors = process.communicate(timeout=60)
@@ -228,6 +353,7 @@ def test_an_interruption_ends_with_130_and_the_next_call_goes_on(site, number):
     assert "interrupted; what was seen is in real.csv: the same command goes on from there" in output
     ledger = json.loads((site / "real.csv.ledger.json").read_text())
     seen = ledger["real_episodes"]
+    assert (site / "closed.txt").read_text() == "x"
     assert ledger["status"] == "interrupted" and 0 < seen < 75 and ledger["recorded_episodes"] >= seen - 1
     text = deploy("world=gym", "world.make=robot:connect", "log=real.csv")
     assert f"seen so far: {ledger['recorded_episodes']} episodes" in text

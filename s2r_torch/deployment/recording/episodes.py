@@ -36,6 +36,9 @@ class Recording:
         x: `[..., N, H, d]` readings, float32 or float64; beyond an episode's end they are not looked at. Leading sizes
             are those of worlds that took the same actions.
         length: `[N]` int64 how many readings each episode has, 1 .. H; below H where it was interrupted.
+        places: `[N, H]` int64 where each reading stands in a file, counted from 1, and 0 where it is in none; None for
+            no file at all.
+        unit: what such a place is called, "line" or "row".
 
     Raises:
         RecordingError: the three disagree in their sizes, or a length is impossible.
@@ -44,6 +47,8 @@ class Recording:
     actions: Tensor  # [N, H - 1]
     x: Tensor  # [..., N, H, d]
     length: Tensor  # [N]
+    places: Tensor | None = None  # [N, H]
+    unit: str = "line"
 
     def __post_init__(self):
         N, H = self.x.shape[-3:-1]
@@ -83,14 +88,31 @@ class Recording:
     def joined(parts: Sequence[Recording]) -> Recording:
         """The episodes of all parts, in order; empty parts leave the others' precision alone."""
         parts = [part for part in parts if len(part)] or list(parts[:1])
+        filed = [part for part in parts if part.places is not None]
+        places = [
+            torch.zeros(part.x.shape[-3:-1], dtype=torch.int64) if part.places is None else part.places
+            for part in parts
+        ]
         return Recording(
             torch.cat([part.actions for part in parts]),
             torch.cat([part.x for part in parts], -3),
             torch.cat([part.length for part in parts]),
+            torch.cat(places) if filed else None,
+            filed[0].unit if filed else "line",
         )
 
     def __len__(self) -> int:
         return len(self.length)
+
+    def since(self, first: int) -> Recording:
+        """The episodes from that one on."""
+        places = None if self.places is None else self.places[first:]
+        return Recording(self.actions[first:], self.x[..., first:, :, :], self.length[first:], places, self.unit)
+
+    def at(self, i: int, step: int) -> str:
+        """Where a reading is: "line 17" of its file, or "step 2 of episode 8" of those drawn."""
+        place = 0 if self.places is None else int(self.places[i, step])
+        return f"{self.unit} {place}" if place else f"step {step} of episode {i + 1}"
 
     def states(self, graph: StateGraph) -> Tensor:
         """The state of every reading, `[N, H]` int64; -1 beyond an episode's end."""

@@ -8,7 +8,8 @@
 An episode is any label; its rows stand together, steps 0 .. H-1 in order. `action` is the one taken after the reading
 (after the last one it may be empty). Sensors have the schema's names, so that columns in another order are no mistake;
 `x_1 .. x_d` are accepted, too. Other columns, rewards above all, are not looked at. An episode without any reading is
-one that is still to be run, as in a template. Every error names the row.
+one that is still to be run, as in a template. Every error names the row. What good-looking readings may hide is
+looked for later (`contents.py`).
 """
 
 from __future__ import annotations
@@ -21,20 +22,26 @@ import torch
 
 from s2r_torch.base import Path as Actions
 from s2r_torch.base import ProblemSpec
+from s2r_torch.deployment.recording.causes import off_range
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.deployment.recording.tables import Table, read_table, write_table
 from s2r_torch.errors import RecordingError
+from s2r_torch.files.whole import real_path
+from s2r_torch.text import printable
 
 KEYS = ("episode", "step", "action")
 
 
-def read_recording(path: Path | str, spec: ProblemSpec, *, short_episodes: bool = False) -> Recording:
+def read_recording(
+    path: Path | str, spec: ProblemSpec, *, short_episodes: bool = False, empty: bool = False
+) -> Recording:
     """Reads episodes from a CSV, NPZ or Parquet file and checks every row.
 
     Args:
         path: the file.
         spec: sizes, sensor names and their ranges.
         short_episodes: accept episodes that were interrupted; the readings that they have are used.
+        empty: accept a file without any reading.
 
     Returns:
         The episodes that have readings, in the order of the file.
@@ -44,34 +51,52 @@ def read_recording(path: Path | str, spec: ProblemSpec, *, short_episodes: bool 
         SettingError: an unknown kind of file.
     """
     table = read_table(path)
-    names = _sensor_columns(table, spec, path)
+    names = sensor_columns(table, spec)
+    if len(table) == 0 and empty:
+        return Recording.empty(spec)
     if len(table) == 0:
-        raise RecordingError(expected=f"rows in {path}", got="a header only", cause="a logger that never wrote")
+        raise RecordingError(
+            expected=f"rows in {printable(path)}", got="a header only", cause="a logger that never wrote"
+        )
     starts = _episode_starts(table, spec)
     x = np.stack([table.numbers(name) for name in names], 1)  # [rows, d]
     length = _lengths(table, starts, x, spec, short_episodes)
+    if not length.any() and empty:
+        return Recording.empty(spec)
+    if not length.any():
+        raise RecordingError(expected="readings", got="none in any row", cause="a template that was not filled in")
     _require_finite(table, names, x, _among_first(table, starts, length))
     actions = _actions(table, starts, length, spec)
     _require_in_range(table, names, x, spec)
-    return _assemble(starts, length, actions, x, spec)
+    return _assemble(table, starts, length, actions, x, spec)
 
 
 def write_recording(path: Path | str, recording: Recording, spec: ProblemSpec) -> None:
     """Writes episodes so that `read_recording` gives them back, bit for bit; the format follows the file's ending."""
+    write_table(path, columns_of(recording, spec))
+
+
+def columns_of(recording: Recording, spec: ProblemSpec, first: int = 0) -> dict[str, np.ndarray]:
+    """The rows of episodes as columns `[rows]`, in the order of a file of ours; episodes are counted from `first`."""
     N, H = recording.x.shape[:2]
     seen = (torch.arange(H) < recording.length[:, None]).flatten()
     action = torch.cat([recording.actions.double(), torch.full((N, 1), torch.nan, dtype=torch.float64)], 1)
     x = recording.x.double().flatten(0, 1)[seen].numpy()
     columns = {
-        "episode": torch.arange(N).repeat_interleave(H)[seen].numpy(),
+        "episode": torch.arange(first, first + N).repeat_interleave(H)[seen].numpy(),
         "step": torch.arange(H).repeat(N)[seen].numpy(),
         "action": action.flatten()[seen].numpy(),
     }
-    write_table(path, columns | {name: x[:, j] for j, name in enumerate(spec.obs_names)})
+    return columns | {name: x[:, j] for j, name in enumerate(spec.obs_names)}
 
 
 def write_template(path: Path | str, plan: Sequence[tuple[Actions, int]], spec: ProblemSpec) -> None:
-    """Writes the episodes of a plan, (actions, how many) each, with empty readings to be filled in."""
+    """Writes the episodes of a plan, (actions, how many) each, with empty readings to be filled in.
+
+    Raises:
+        RecordingError: the file is there and not an empty form (`require_empty_form`).
+    """
+    require_empty_form(path, spec)
     rows = [actions for actions, count in plan for _ in range(count)]
     N, H = len(rows), spec.horizon
     action = np.full((N, H), np.nan)
@@ -84,22 +109,50 @@ def write_template(path: Path | str, plan: Sequence[tuple[Actions, int]], spec: 
     write_table(path, columns | {name: np.full(N * H, np.nan) for name in spec.obs_names})
 
 
-def _sensor_columns(table: Table, spec: ProblemSpec, path: Path | str) -> list[str]:
+def require_empty_form(path: Path | str, spec: ProblemSpec) -> None:
+    """Raises RecordingError unless a template may be written there: over nothing, or over a form without readings."""
+    if not real_path(path).exists():
+        return
+    try:
+        table = read_table(path)
+        names = sensor_columns(table, spec)
+        filled = np.zeros(len(table), dtype=bool)
+        for name in names:
+            filled |= ~np.isnan(table.numbers(name))
+        labels = table.labels("episode")
+    except RecordingError as error:
+        raise RecordingError(
+            expected=f"no file {printable(path)}, or an empty form, to write a template",
+            got=f"another file ({error.got})",
+            cause="a file that is to be kept; give the template another name",
+        ) from error
+    others = sorted(set(table.names) - {*KEYS, *names})
+    if filled.any() or others:
+        what = f"{len(set(labels[filled]))} episodes with readings" if filled.any() else f"columns {_listed(others)}"
+        raise RecordingError(
+            expected=f"no file {printable(path)}, or an empty form, to write a template",
+            got=f"{printable(Path(path).name)} holds {what}",
+            cause="a form that was filled in; world=recorded world.file=... reads it",
+        )
+
+
+def sensor_columns(table: Table, spec: ProblemSpec) -> list[str]:
     """The columns of the d sensors, in the schema's order."""
     generic = [f"x_{j + 1}" for j in range(spec.obs_dim + 1)]
     named = list(spec.obs_names)
-    names = generic[:-1] if not set(named) & set(table.columns) and generic[0] in table.columns else named
-    missing = [name for name in (*KEYS, *names) if name not in table.columns]
+    names = generic[:-1] if not set(named) & set(table.names) and generic[0] in table.names else named
+    table.require_different((*KEYS, *names))
+    missing = [name for name in (*KEYS, *names) if name not in table.names]
     if missing:
         raise RecordingError(
-            expected=f"columns {', '.join((*KEYS, *names))} in {path}",
-            got=f"{', '.join(table.columns) or 'none'} (missing: {', '.join(missing)})",
+            expected=f"columns {_listed([*KEYS, *names])} in {printable(table.path)}",
+            got=f"{_listed(table.names) or 'none'} (missing: {_listed(missing)})",
             cause="a header that is missing or misspelt, or sensors of another machine",
         )
-    if names == generic[:-1] and generic[-1] in table.columns:
+    if names == generic[:-1] and generic[-1] in table.names:
         raise RecordingError(
             expected=f"{spec.obs_dim} sensors, {', '.join(names)}",
-            got=f"also {generic[-1]} in {path}",
+            got=f"also {generic[-1]} in {printable(table.path)}",
             cause="readings of another dimension than the policy was trained for",
         )
     return names
@@ -179,8 +232,6 @@ def _lengths(table: Table, starts: np.ndarray, x: np.ndarray, spec: ProblemSpec,
                     else "an episode that was interrupted; short_episodes=true uses the readings that it has"
                 ),
             )
-    if not length.any():
-        raise RecordingError(expected="readings", got="none in any row", cause="a template that was not filled in")
     return length
 
 
@@ -233,12 +284,12 @@ def _require_in_range(table: Table, names: list[str], x: np.ndarray, spec: Probl
         raise RecordingError(
             expected=f"readings of {names[j]!r} in {spec.low[j]:g} .. {spec.high[j]:g}",
             got=f"{share[j]:.0%} of them outside, the first {x[row, j]:g} at {table.at(row)}",
-            cause="other units, a sensor that is off its range, or columns under each other's names",
+            cause=off_range(x, j, spec.low, spec.high, names),
         )
 
 
 def _assemble(
-    starts: np.ndarray, length: np.ndarray, actions: np.ndarray, x: np.ndarray, spec: ProblemSpec
+    table: Table, starts: np.ndarray, length: np.ndarray, actions: np.ndarray, x: np.ndarray, spec: ProblemSpec
 ) -> Recording:
     H = spec.horizon
     kept = np.flatnonzero(length)
@@ -247,4 +298,9 @@ def _assemble(
     rows = np.where(seen, rows, 0)
     readings = np.where(seen[..., None], x[rows], np.nan)
     taken = np.where(seen[:, : H - 1], actions[rows[:, : H - 1]], -1)
-    return Recording(*map(torch.from_numpy, (np.maximum(taken, 0), readings, length[kept])))
+    parts = (np.maximum(taken, 0), readings, length[kept], np.where(seen, table.places[rows], 0))
+    return Recording(*map(torch.from_numpy, parts), table.source.unit)
+
+
+def _listed(names: Sequence[str], most: int = 12) -> str:
+    return printable(", ".join(names[:most]) + (", ..." if len(names) > most else ""))

@@ -1,0 +1,197 @@
+"""The one door to reality: every episode counted before it is drawn, every reading checked, every call bounded, and the
+world closed at the end, whatever happens."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import torch
+from torch import Tensor
+
+from s2r_torch.base import UnlabelledWorld, check_shape
+from s2r_torch.deployment.recording.episodes import after
+from s2r_torch.episodes import Ledger
+from s2r_torch.errors import ObservationError, S2RError, SettingError, SimulatorError
+from s2r_torch.text import printable
+
+AGAIN = 1.0  # seconds until a call that swallowed its alarm gets another one
+
+
+class GuardedWorld:
+    """A world without rewards whose every episode is counted and checked.
+
+    A world that cannot run any number of episodes side by side says how many it can: `episodes_at_once`.
+
+    Args:
+        world: what to guard.
+        ledger: where episodes are counted, before each is drawn.
+        purpose: what they are counted as.
+        time_limit: seconds that a call of the world may take; None for any time.
+    """
+
+    def __init__(self, world: UnlabelledWorld, ledger: Ledger, purpose: str = "real", time_limit: float | None = None):
+        self.inner, self.ledger, self.purpose, self._limit = world, ledger, purpose, time_limit
+        self.spec = world.spec
+        self.episodes_at_once = getattr(world, "episodes_at_once", None)
+        self._n, self._first, self._actions = 0, 0, []
+
+    def reset(self, n: int) -> Tensor:
+        """Starts n episodes; returns x [n, d].
+
+        Raises:
+            SettingError: n < 1.
+            ObservationError: readings that are not finite, or of another shape or type.
+            SimulatorError: the world raised, or did not answer within the time limit.
+        """
+        if n < 1:
+            raise SettingError(expected="n >= 1 episodes", got=str(n), cause="an empty budget")
+        self._n, self._first, self._actions = n, self.ledger.counts[self.purpose] + 1, []
+        self.ledger.add(self.purpose, n)
+        return self._checked(self._call(self.inner.reset, "reset", n))
+
+    def step(self, actions: Tensor) -> Tensor:
+        """Takes actions [n]; returns the next x [n, d]. Raises as `reset`."""
+        self._actions.append(actions)
+        return self._checked(self._call(self.inner.step, "step", actions))
+
+    def _call(self, function: Callable[..., Tensor], name: str, argument: object) -> Tensor:
+        try:
+            return bounded(function, self._limit, argument)
+        except (SimulatorError, ObservationError) as error:
+            raise type(error)(
+                expected=error.expected, got=f"{error.got} {self._where(0)}", cause=error.cause
+            ) from error
+        except (S2RError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # a SystemExit of the world is not ours
+            raise SimulatorError(
+                expected=f"{name} to succeed",
+                got=f"{type(error).__name__}: {printable(error)} {self._where(0)}",
+                cause="a fault in the world or in its connection",
+            ) from error
+
+    def _checked(self, x: Tensor) -> Tensor:
+        if not (isinstance(x, Tensor) and x.layout == torch.strided and x.dtype in (torch.float32, torch.float64)):
+            got = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
+            raise ObservationError(
+                expected="observations as a float32 or float64 tensor",
+                got=f"{got} {self._where(0)}",
+                cause="the world's sensors",
+            )
+        check_shape("observations", x, (self._n, self.spec.obs_dim), "the world and the policy differ in sensors")
+        x = x.detach().to("cpu", copy=True)  # a world may use its buffer again
+        bad = (~torch.isfinite(x)).nonzero()
+        if len(bad):
+            i, j = bad[0].tolist()
+            raise ObservationError(
+                expected="finite observations",
+                got=f"NaN or inf from the world: sensor {self.spec.obs_names[j]!r} shows {float(x[i, j])} "
+                f"{self._where(i)}",
+                cause="a broken or stuck sensor",
+            )
+        return x
+
+    def _where(self, i: int) -> str:
+        path = tuple(int(actions[i]) for actions in self._actions)
+        return f"at step {len(path)} of {self.purpose} episode {self._first + i}, {after(path)}"
+
+
+class _Late(BaseException):
+    """A call took too long. No `except Exception` of the world may take it for one of its own."""
+
+
+def bounded(function: Callable[..., Tensor], seconds: float | None, *arguments: object) -> Tensor:
+    """Calls a function that must return within so many seconds.
+
+    An alarm of the system ends it, so that whatever waits in Python is interrupted: sleeps, sockets, locks, loops.
+
+    Raises:
+        SimulatorError: it did not.
+        SettingError: a limit outside the main thread, which alone gets alarms.
+    """
+    if seconds is None:
+        return function(*arguments)
+    require_time_limit(seconds)
+    if threading.current_thread() is not threading.main_thread():
+        raise SettingError(
+            expected="no time limit in a thread", got=f"{seconds} s", cause="only the main one gets alarms"
+        )
+    try:
+        with _alarm(seconds):
+            return function(*arguments)
+    except _Late:
+        raise SimulatorError(
+            expected=f"an answer within {seconds:g} s",
+            got="none",
+            cause="a world that hangs (cable, emergency stop, a dialogue), or a time_limit that is too short",
+        ) from None
+
+
+def require_time_limit(seconds: float | None) -> None:
+    """Raises SettingError unless it is None or a positive number."""
+    if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
+        raise SettingError(expected="time_limit > 0 seconds, or null", got=str(seconds), cause="null is no limit")
+
+
+@contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    running = True
+
+    def ring(number: int, frame: object) -> None:
+        if running:
+            raise _Late
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
+    try:
+        try:
+            yield
+        finally:
+            running = False
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def closing(world: object, time_limit: float | None = None) -> Iterator[None]:
+    """Closes a world once, where it can be closed, however the block ends: motors must not stay powered.
+
+    Raises:
+        SimulatorError: closing fails after a block that did not; else the block's own error is the one that counts.
+    """
+    try:
+        yield
+    except S2RError as error:
+        try:
+            _close(world, time_limit)
+        except SimulatorError as also:
+            cause = f"{error.cause}; and then the world could not be closed: {also.got}"
+            raise type(error)(expected=error.expected, got=error.got, cause=cause) from error
+        raise
+    except BaseException:
+        with suppress(SimulatorError):
+            _close(world, time_limit)
+        raise
+    else:
+        _close(world, time_limit)
+
+
+def _close(world: object, time_limit: float | None) -> None:
+    close = getattr(world, "close", None)
+    if close is None:
+        return
+    try:
+        bounded(close, time_limit)
+    except (S2RError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise SimulatorError(
+            expected="the world to be closed",
+            got=f"{type(error).__name__}: {printable(error)}",
+            cause="a fault in its close(); see to the machine",
+        ) from error

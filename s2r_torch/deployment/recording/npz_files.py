@@ -1,0 +1,73 @@
+"""Tables in NPZ files: an archive of arrays, one per column. Only arrays that are asked for are read, never objects."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from s2r_torch.deployment.recording.columns import Columns, damaged, one_per_row
+
+ENDING = ".npy"
+DAMAGE = (OSError, ValueError, EOFError, KeyError, SyntaxError, MemoryError, RecursionError, RuntimeError)
+DAMAGE += (zipfile.BadZipFile, zlib.error, NotImplementedError, OverflowError)
+
+
+def require() -> None:
+    """Nothing beyond numpy is needed."""
+
+
+def read(path: Path) -> Columns:
+    """The columns of an archive; its rows are those of `step`, or of its first array."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [name for name in archive.namelist() if name.endswith(ENDING)]
+    except DAMAGE as error:
+        raise damaged(path, error) from error
+    names = tuple(name.removesuffix(ENDING) for name in members)
+    counted = "step" if "step" in names else names[0] if names else None
+    rows = 0 if counted is None else len(_column(path, counted))
+    return Columns(names, rows, lambda name: _column(path, name))
+
+
+def write(path: Path, columns: Mapping[str, np.ndarray]) -> None:
+    """Writes an archive of one array per column; any name is allowed, unlike with `np.savez`."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, column in columns.items():
+            with archive.open(name + ENDING, "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.ascontiguousarray(column), allow_pickle=False)
+
+
+def _column(path: Path, name: str) -> np.ndarray:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            info = archive.getinfo(name + ENDING)
+            if info.flag_bits & 0x1:
+                raise ValueError(f"an encrypted column {name!r}")
+            with archive.open(info) as member:
+                shape, dtype = _header(member)
+                size = math.prod(shape) * dtype.itemsize
+                if dtype.hasobject:
+                    raise ValueError(f"Python objects in column {name!r}, which are not read")
+                data = member.read()  # to its end, where the checksum is compared
+    except DAMAGE as error:
+        raise damaged(path, error) from error
+    if len(data) != size:
+        raise damaged(path, f"{len(data)} bytes for {size} declared ones of column {name!r}")
+    return one_per_row(np.frombuffer(data, dtype).reshape(shape), name, path)
+
+
+def _header(member) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and dtype of an array."""
+    version = np.lib.format.read_magic(member)
+    if version == (1, 0):
+        shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+    elif version == (2, 0):
+        shape, _, dtype = np.lib.format.read_array_header_2_0(member)
+    else:
+        raise ValueError(f"an array of format {version}")
+    return shape, dtype

@@ -1,0 +1,106 @@
+"""What a terminal shows of a deployment: what to collect, what it rests on, and what is promised.
+
+Names and messages of files and worlds are printed as they are (`text.printable`), never as markup.
+"""
+
+from __future__ import annotations
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+
+from s2r_torch.coverage import passages
+from s2r_torch.deployment.deploy import Deployment
+from s2r_torch.deployment.likeness import CONSISTENT, REFUSE, UNTESTED
+from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.deployment.recording.episodes import spelt
+from s2r_torch.runs.deploying import Deployed, Site
+from s2r_torch.text import printable
+
+MOST = 1000  # characters of a line
+
+
+def say(console: Console, text: str) -> None:
+    """Prints one line as it is."""
+    console.print(Text(printable(text, MOST)), soft_wrap=True, highlight=False)
+
+
+def plan(site: Site) -> RenderableType:
+    """What is still to be collected: action sequences, and how often each."""
+    spec, total = site.policy.problem.spec, sum(count for _, count in site.plan)
+    lines: list[RenderableType] = [Text(printable(note, MOST)) for note in (site.logbook.notes if site.logbook else [])]
+    if len(site.seen):
+        readings = _range(site.seen.counts(site.policy.problem.graph))
+        lines.append(Text(f"seen so far: {len(site.seen)} episodes, {readings} readings per state"))
+    if not total:
+        return Group(*lines, Text("nothing more to collect"))
+    names = printable(", ".join(spec.obs_names))
+    view = Table()
+    view.add_column("episodes", justify="right")
+    view.add_column("actions")
+    for actions, count in site.plan:
+        view.add_row(str(count), Text(spelt(actions)))
+    told = Text(f"to collect: {total} episodes, {names} at each of {spec.horizon} steps; no reward")
+    return Group(*lines, told, view)
+
+
+def report(policy: MetaPolicy, deployed: Deployed) -> Table:
+    """What was spent, what it rests on, and what must be known of it."""
+    deployment = deployed.deployment
+    view = Table(title=Text(printable(deployed.title)), title_justify="left", show_header=False)
+
+    def row(name: str, text: str) -> None:
+        view.add_row(name, Text(printable(text, MOST)))
+
+    row("real episodes", f"{deployment.episodes}, none with a reward")
+    row("readings per state", _range(deployment.used))
+    row("like the simulators", str(deployment.likeness) + _weakness(policy, deployment))
+    if not policy.ensemble.certified:
+        row("C_L", "NOT certified: nothing that rests on Assumption 4 is promised")
+    for look in deployment.looks:
+        verdict = "enough" if look.enough else "go on"
+        row(f"look at {look.n} per state", f"an action may lose up to {look.loss:.3g}: {verdict}")
+    for notice in deployment.notices:
+        row("note", notice)
+    if deployed.worth:
+        value, best = deployed.worth
+        row("value of the policy", f"{value:.4f}, of {best:.4f} optimal in this world (after the fact)")
+    return view
+
+
+def promises(site: Site, deployment: Deployment) -> Text:
+    """The certificate, where it covers this deployment; never without a warning in a world that is doubtful."""
+    if site.certificate is None:
+        return Text("no certificate: nothing was promised of this policy")
+    if not deployment.as_trained:
+        return Text("no certificate: it covers a fixed number of readings of every state, not this deployment")
+    page = Text(site.certificate.page())
+    if deployment.likeness.verdict == CONSISTENT:
+        return page
+    warning = (
+        f": this world is {deployment.likeness.verdict}. What follows is promised for worlds like the simulators, "
+        "and may not hold here.\n"
+    )
+    return Text.assemble(("WARNING", "bold red"), warning, page)
+
+
+def _weakness(policy: MetaPolicy, deployment: Deployment) -> str:
+    """Says so where no world whatever could have been refused: too few rehearsals for so small a p."""
+    if policy.reference is None or deployment.likeness.verdict == UNTESTED:
+        return ""
+    M = len(policy.reference.unlike)
+    tests = 2 if passages(policy.problem.graph, policy.cover) else 1
+    least = tests / (M + 1)
+    if least <= REFUSE:
+        return ""
+    needed = round(tests / REFUSE) - 1
+    return (
+        f"; with {M} rehearsals p cannot be below {least:.2g}, so that no world at all would be refused: certify with "
+        f"{needed} or more"
+    )
+
+
+def _range(numbers: Tensor) -> str:
+    low, high = int(numbers.min()), int(numbers.max())
+    return str(low) if low == high else f"{low} to {high}"

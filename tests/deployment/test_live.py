@@ -1,0 +1,189 @@
+"""The door to reality: counted, checked, bounded in time, and closed however it ends."""
+
+import contextlib
+import threading
+import time
+
+import pytest
+import torch
+from support.logs import WORLD
+
+from s2r_torch.deployment.live import GuardedWorld, bounded, closing
+from s2r_torch.episodes import Ledger
+from s2r_torch.errors import ObservationError, RecordingError, SettingError, SimulatorError
+
+
+class World:
+    """A world whose calls are spoilt."""
+
+    def __init__(self, reset=lambda x: x, step=lambda x: x, close=lambda: None):
+        self.inner, self.spec = WORLD.world(0.5, 0), WORLD.spec
+        self._reset, self._step, self._close, self.closed = reset, step, close, 0
+
+    def reset(self, n):
+        return self._reset(self.inner.reset(n))
+
+    def step(self, actions):
+        return self._step(self.inner.step(actions))
+
+    def close(self):
+        self.closed += 1
+        self._close()
+
+
+def fails(error):
+    def raise_it(*_):
+        raise error
+
+    return raise_it
+
+
+ZERO = torch.zeros(7, dtype=torch.int64)
+
+
+def test_a_world_is_counted_and_checked():
+    ledger = Ledger()
+    world = GuardedWorld(WORLD.world(0.5, 0), ledger)
+    world.reset(7)
+    assert world.step(ZERO).shape == (7, 1)
+    assert ledger.counts == {"real": 7}
+    for n in (0, -1):
+        with pytest.raises(SettingError, match="n >= 1"):
+            world.reset(n)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            lambda x: x * torch.nan,
+            "NaN or inf from the world: sensor 'x_1' shows nan at step 0 of real episode 1, at the",
+        ),
+        (lambda x: x[:3], r"shape \[7, 1\]"),
+        (lambda x: x.repeat(1, 2), r"shape \[7, 1\]"),
+        (lambda x: x.long(), "float64 tensor"),
+        (lambda x: x.half(), "float64 tensor"),
+        (lambda x: x.to_sparse(), "float64 tensor"),
+        (lambda x: None, "float64 tensor; got NoneType at step 0 of real episode 1"),
+        (lambda x: x.tolist(), "float64 tensor; got list"),
+    ],
+)
+def test_what_a_world_shows_is_checked(spoil, message):
+    with pytest.raises(ObservationError, match=message):
+        GuardedWorld(World(reset=spoil), Ledger()).reset(7)
+
+
+def test_the_place_of_a_bad_reading_is_named():
+    def spoil(x):
+        x[3] = torch.inf
+        return x
+
+    world = GuardedWorld(World(step=spoil), Ledger())
+    world.ledger.add("real", 20)
+    world.reset(7)
+    with pytest.raises(ObservationError, match="shows inf at step 1 of real episode 24, after actions 0"):
+        world.step(ZERO)
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionError("cable"), SystemExit(0), GeneratorExit(), ValueError("[/] \x1b[31m")]
+)
+def test_whatever_a_world_raises_is_an_error_that_says_where(error):
+    world = GuardedWorld(World(step=fails(error)), Ledger())
+    world.reset(7)
+    with pytest.raises(SimulatorError, match=f"{type(error).__name__}: .*at step 1 of real episode 1") as caught:
+        world.step(ZERO)
+    assert caught.value.__cause__ is error and "\x1b" not in str(caught.value)
+
+
+def test_an_interruption_stays_one():
+    with pytest.raises(KeyboardInterrupt):
+        GuardedWorld(World(reset=fails(KeyboardInterrupt())), Ledger()).reset(7)
+
+
+def test_a_world_that_uses_its_buffer_again():
+    buffer = torch.zeros(7, 1, dtype=torch.float64)
+    world = GuardedWorld(World(reset=lambda x: buffer.copy_(x), step=lambda x: buffer.copy_(x)), Ledger())
+    first = world.reset(7)
+    assert not torch.equal(first, world.step(ZERO))
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+def sleeps(*_):
+    time.sleep(30)
+
+
+def swallows(*_):
+    while True:
+        with contextlib.suppress(Exception):
+            time.sleep(30)
+
+
+def loops(*_):
+    while True:
+        pass
+
+
+@pytest.mark.parametrize("hang", [sleeps, swallows, loops, lambda *_: threading.Event().wait()])
+def test_a_world_that_hangs(hang):
+    world = GuardedWorld(World(step=hang), Ledger(), time_limit=0.05)
+    world.reset(7)
+    with pytest.raises(SimulatorError, match="an answer within 0.05 s; got none at step 1 of real episode 1"):
+        world.step(ZERO)
+    time.sleep(0.1)  # no alarm is left
+
+
+def test_limits():
+    assert bounded(lambda: 3, 5.0) == 3 and bounded(lambda: 3, None) == 3
+    for limit in (0.0, -1.0, float("nan")):
+        with pytest.raises(SettingError, match="time_limit > 0"):
+            bounded(lambda: 3, limit)
+    caught = []
+
+    def elsewhere():
+        try:
+            bounded(lambda: 3, 5.0)
+        except SettingError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert "only the main one gets alarms" in str(caught[0])
+
+
+# -- closing ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error", [None, KeyboardInterrupt(), RecordingError(expected="a", got="b", cause="c"), OSError()]
+)
+def test_a_world_is_closed_once_however_it_ends(error):
+    world = World()
+    try:
+        with closing(world):
+            if error is not None:
+                raise error
+    except BaseException as caught:
+        assert caught is error
+    assert world.closed == 1
+
+
+OURS = RecordingError(expected="a", got="b", cause="c")
+
+
+def test_a_world_that_cannot_be_closed():
+    stuck = World(close=fails(OSError("cable")))
+    with pytest.raises(SimulatorError, match="the world to be closed; got OSError: cable"), closing(stuck):
+        pass
+    with pytest.raises(SimulatorError, match="an answer within 0.05 s"), closing(World(close=sleeps), 0.05):
+        pass
+    also = "cause: c; and then the world could not be closed: OSError: cable"
+    with pytest.raises(RecordingError, match=also), closing(stuck):
+        raise OURS
+    with pytest.raises(KeyboardInterrupt), closing(stuck):
+        raise KeyboardInterrupt
+    with closing(object()):
+        pass
