@@ -20,10 +20,11 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from s2r_torch.errors import FolderError
+from s2r_torch.files.whole import write_text
 from s2r_torch.reports.console import LiveReporter, table
 from s2r_torch.reports.files import write_reports
 from s2r_torch.reports.summary import unfinished
-from s2r_torch.runs.folder import finished_stages, write_json, write_text
+from s2r_torch.runs.folder import finished_stages, write_json
 from s2r_torch.runs.run import execute
 from s2r_torch.runs.settings import configured
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from s2r_torch.files.whole import replacing
+from s2r_torch.files.whole import replacing, write_text
 from s2r_torch.predictors.registry import NETS
 from s2r_torch.reports.page import comparison_page
 from s2r_torch.reports.style import new_figure, save_figure
 from s2r_torch.reports.summary import Summary
-from s2r_torch.runs.folder import write_json, write_text
+from s2r_torch.runs.folder import write_json
 
 REACHED, MISSED = "#1b6ca8", "#c8553d"
 

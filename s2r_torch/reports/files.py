@@ -6,6 +6,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from s2r_torch.files.whole import write_text
 from s2r_torch.reports.console import write_metrics
 from s2r_torch.reports.exploration_figure import exploration_figure
 from s2r_torch.reports.learning_figure import learning_figure, surfaces
@@ -14,7 +15,7 @@ from s2r_torch.reports.run_figure import run_figure
 from s2r_torch.reports.style import save_figure
 from s2r_torch.reports.summary import Summary
 from s2r_torch.reports.value_figure import value_figure
-from s2r_torch.runs.folder import write_json, write_text
+from s2r_torch.runs.folder import write_json
 from s2r_torch.runs.origin import origin_of
 from s2r_torch.runs.run import Results
 

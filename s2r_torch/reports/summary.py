@@ -170,7 +170,7 @@ class Summary:
             real=_real(results),
             certificate=results.certified.certificate,
             assumptions=diagnosis.findings if diagnosis else (),
-            notices=(*verdicts(results), *results.learned.notices, *results.evaluated.notices),
+            notices=(*results.checked.notes, *verdicts(results), *results.learned.notices, *results.evaluated.notices),
             warnings=tuple(results.warnings),
             seconds={name: round(stage.seconds, 2) for name, stage in results.finished.items()},
             cpu_seconds=round(results.cpu_seconds, 2),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 from s2r_torch.deployment.certificate import Certificate
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.deployment.policy_file import save_policy
-from s2r_torch.errors import CheckpointError, FolderError
+from s2r_torch.errors import CheckpointError, FileError, FolderError
 from s2r_torch.files import tensors
+from s2r_torch.files.locks import locked
 from s2r_torch.files.records import Codec
-from s2r_torch.files.whole import replacing
+from s2r_torch.files.whole import told, write_text
 from s2r_torch.progress import Row
 from s2r_torch.runs.origin import differences
 
@@ -129,6 +131,24 @@ class RunFolder:
             )
 
 
+@contextmanager
+def held(path: Path | None) -> Iterator[None]:
+    """Keeps a folder for this process alone; None holds nothing.
+
+    Raises:
+        FolderError: another process has it, or it cannot be written to.
+    """
+    with ExitStack() as stack:
+        if path is not None:
+            try:
+                with told(path):
+                    path.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locked(path))
+            except FileError as error:
+                raise FolderError(expected=error.expected, got=error.got, cause=error.cause) from error
+        yield
+
+
 def finished_stages(path: Path) -> dict[str, dict]:
     """Stage -> episodes by purpose and seconds, of the stages that a folder holds, in the order of their ending."""
     files = sorted((path / STAGES).glob("*.safetensors"), key=lambda file: file.stat().st_mtime_ns)
@@ -139,9 +159,3 @@ def finished_stages(path: Path) -> dict[str, dict]:
 def write_json(path: Path, values: object) -> None:
     """A JSON file, whole or not at all."""
     write_text(path, json.dumps(values, indent=2) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """A text file, whole or not at all."""
-    with replacing(path) as partial:
-        partial.write_text(text)

@@ -31,6 +31,13 @@ from s2r_torch.problem import Problem
 from s2r_torch.runs.evaluation import Looking, Worth
 
 
+@dataclass(frozen=True)
+class Checked:
+    """What is worth reading about the family; whatever would make the run wrong ended it."""
+
+    notes: tuple[str, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Explored:
     """The density estimator that holds for the whole run, and what it saw of the training simulators."""
@@ -135,7 +142,7 @@ def _parts(ensemble: Ensemble) -> dict:
 
 
 RECORDS = (
-    Explored, Trained, Calibrated, Learned, Diagnosed, Certified, Deployed, Compared, Evaluated,
+    Checked, Explored, Trained, Calibrated, Learned, Diagnosed, Certified, Deployed, Compared, Evaluated,
     NetEstimate, LipschitzEstimate, Exploration, Visit, StateGraph, MergeSettings, DensityEstimator, DensityGrid,
     Problem, ProblemSpec, Transitions, Calibration, Budget, Outcome, Choice, Round, Knowledge, Call, MetaPolicy,
     Reference, Population, Certificate, Gap, Diagnosis, Finding, Worth, Looking,

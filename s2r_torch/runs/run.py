@@ -22,11 +22,12 @@ from s2r_torch.families.draws import Draws
 from s2r_torch.progress import Progress, Recorded, Row, Silent
 from s2r_torch.rng import Seed
 from s2r_torch.runs import stages
-from s2r_torch.runs.folder import Finished, RunFolder
+from s2r_torch.runs.folder import Finished, RunFolder, held
 from s2r_torch.runs.origin import chained, origin_of
 from s2r_torch.runs.results import (
     Calibrated,
     Certified,
+    Checked,
     Compared,
     Deployed,
     Diagnosed,
@@ -45,6 +46,7 @@ class Results:
 
     settings: RunSettings
     family: Family
+    checked: Checked
     explored: Explored
     trained: Trained
     calibrated: Calibrated
@@ -99,11 +101,17 @@ def execute(
         progress: where progress and curves go.
 
     Raises:
-        FolderError: the folder is of another configuration or version.
+        FolderError: the folder is of another configuration or version, in use, or cannot be written to.
     """
     stages.known_class(settings, family)  # refuses what cannot be, before anything is drawn
-    run = Stages(settings, family, folder, progress or Silent())
-    explored = run.do(stages.explore)
+    with held(folder):
+        return all_stages(Stages(settings, family, folder, progress or Silent()))
+
+
+def all_stages(run: Stages) -> Results:
+    """The method, from first to last."""
+    checked = run.do(stages.check)
+    explored = run.do(stages.explore, checked)
     trained = run.do(stages.train, explored)
     calibrated = run.do(stages.calibrate, explored, trained)
     learned = run.do(stages.learn, explored, trained, calibrated)
@@ -113,8 +121,9 @@ def execute(
     compared = run.do(stages.compare, explored, trained)
     evaluated = run.do(stages.evaluate, certified, deployed, compared)
     return Results(
-        settings,
-        family,
+        run.settings,
+        run.family,
+        checked,
         explored,
         trained,
         calibrated,
@@ -148,7 +157,7 @@ class Stages:
     """Does stages, or reads them; each one is timed, and counts its own episodes. Arguments are those of `execute`."""
 
     def __init__(self, settings: RunSettings, family: Family, folder: Path | None, progress: Progress):
-        self._settings, self._family, self._progress = settings, family, progress
+        self.settings, self.family, self._progress = settings, family, progress
         self._origin = origin_of(settings, family)
         self._folder = folder and RunFolder(folder, self._origin, codec(tuple(settings.comparators)))
         self._digests: dict[type, str] = {}  # of the results so far, by what they depend on
@@ -172,8 +181,8 @@ class Stages:
     def _done(self, stage: Callable[..., Any], earlier: tuple) -> Finished:
         shown, ledger = Recorded(self._progress), Ledger()
         fits = self._folder.fits if self._folder else None
-        board = self._folder.path if self._folder and self._settings.trainer.tensorboard else None
-        context = stages.Context(self._settings, self._family, shown, ledger, fits, board)
+        board = self._folder.path if self._folder and self.settings.trainer.tensorboard else None
+        context = stages.Context(self.settings, self.family, shown, ledger, fits, board)
         wall, cpu = time.perf_counter(), time.process_time()
         with noted_warnings() as warned:
             result = stage(context, *earlier)
@@ -193,6 +202,6 @@ class Stages:
         if isinstance(result, Learned) and self._folder.has_policy:
             return  # it is there, perhaps with what is promised of it
         certificate = result.certificate if isinstance(result, Certified) else None
-        family = {"name": self._family.name, "parameters": self._family.parameters()}
-        notes = {"experiment": self._settings.name, "seed": self._settings.seed}
+        family = {"name": self.family.name, "parameters": self.family.parameters()}
+        notes = {"experiment": self.settings.name, "seed": self.settings.seed}
         self._folder.save_policy(result.meta_policy, certificate, family, notes)

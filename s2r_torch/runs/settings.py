@@ -146,6 +146,7 @@ class RunSettings(Settings):
     Args:
         name: what the run is called, in its summary and its folder.
         seed: the root of every random stream.
+        check_family: whether the family is checked first (families/check); false skips these seconds.
         method: `sim2real` (Algorithm 1) or `sweep` (theory.md 3.3).
         rule: which predictors an elimination keeps (learning/rules.py); `calibrated` is heuristic.
         on_empty: what to do when no predictor survives: `error`, or `best` to go on with the one of least pooled risk.
@@ -165,6 +166,7 @@ class RunSettings(Settings):
 
     name: Name = "custom"
     seed: int = 0
+    check_family: bool = True
     method: Annotated[str, OneOf(METHODS)] = "sim2real"
     rule: Annotated[str, OneOf(RULES)] = "calibrated"
     on_empty: Literal["error", "best"] = "error"

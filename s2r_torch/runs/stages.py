@@ -1,5 +1,6 @@
 """The stages of one run: each a function of earlier stages' results, settings, seed and progress.
 
+check                                      is the family what it says
 explore, train, calibrate, learn           what Sim2Real (Algorithm 1) needs and does, on simulators
 diagnose, certify                          what can be checked and promised, on further simulators
 deploy_worlds                              Algorithm 7, in held-out worlds without reward
@@ -41,9 +42,11 @@ from s2r_torch.problem import Problem
 from s2r_torch.progress import Progress
 from s2r_torch.rng import Seed
 from s2r_torch.runs import evaluation
+from s2r_torch.runs.checking import check_for_a_run
 from s2r_torch.runs.results import (
     Calibrated,
     Certified,
+    Checked,
     Compared,
     Deployed,
     Diagnosed,
@@ -107,7 +110,24 @@ def known_class(settings: RunSettings, family: Family) -> Callable[..., Predicto
     return build
 
 
-def explore(context: Context) -> Explored:
+def check(context: Context) -> Checked:
+    """Asks the family whether it is what it says (families/check): seconds, before hours.
+
+    Raises:
+        SimulatorError, SettingError: a run would be wrong, or fail; the message says why, and what to write.
+    """
+    if not context.settings.check_family:
+        return Checked(())
+    context.progress.stage("check the family", None)
+    report = check_for_a_run(context.family, context.settings.seed)
+    context.ledger.add("check", report.episodes)
+    report.require()
+    notes = tuple(f"{note.checked}: {note.found}; {note.cause}".rstrip("; ") for note in report.notes)
+    context.progress.say(f"{len(notes)} notes" if notes else "as it says")
+    return Checked(notes)
+
+
+def explore(context: Context, checked: Checked) -> Explored:
     """Fixes the density estimator, then finds the state graph on the training simulators (Algorithm 2)."""
     settings, spec, progress = context.settings, context.family.spec, context.progress
     simulators = context.draws.simulators("train", settings.predictors.num_simulators).for_purpose("explore")

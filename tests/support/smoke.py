@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"
 
 SMALL = (
+    "check_family=false",
     "density.merge.deciders=4",
     "predictors.num_simulators=24",
     "predictors.n_samples=16",
