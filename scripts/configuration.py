@@ -2,7 +2,8 @@
 
 Every key of a script's settings is there from the start, with the default of its dataclass (`defaults/run`), and its
 records are open: whatever a command line says reaches `s2r_torch.schema`, which knows the types and says what is wrong.
-`net=NAME` and `env=NAME` need no file: any name makes a configuration, and the registries say whether it is known.
+`net=NAME`, `env=NAME` and `world=NAME` need no file: any name makes a configuration, and the registries say whether it
+is known.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ from s2r_torch.predictors.nets.settings import NetSettings
 from s2r_torch.predictors.registry import NETS
 from s2r_torch.reports.endings import Ended, clear_ending, say
 from s2r_torch.reports.help import settings_help
+from s2r_torch.runs.deploy_settings import WORLDS, DeploySettings, world_defaults
 from s2r_torch.runs.settings import ComparisonSettings, RunSettings
 from s2r_torch.schema import defaults, typo
 from s2r_torch.text import printable
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 SHARED = CONF / "run"  # experiments and settings of a run, for every script that makes runs
-NAMED = {"env": FAMILIES, "net": NETS}  # groups whose options are names in a registry
+NAMED = {"env": FAMILIES, "net": NETS, "world": [*WORLDS, *FAMILIES]}  # groups whose options need no file
 
 
 def run_defaults() -> dict[str, Any]:
@@ -56,15 +58,16 @@ DEFAULTS = {
     "run": run_defaults,
     "compare": lambda: {"compare": defaults(ComparisonSettings)},
     "plan": lambda: defaults(PlanSettings),
+    "deploy": lambda: {"checkpoint": "???", **defaults(DeploySettings)},
 }
 
 
 def open_records(values: dict[str, Any]) -> DictConfig:
     """Settings whose records take any key: the schema says later which ones there are, and what may be in them."""
     config = OmegaConf.create(values)
-    for value in config.values():
-        if OmegaConf.is_dict(value):
-            OmegaConf.set_struct(value, False)
+    for key in config:
+        if not OmegaConf.is_missing(config, key) and OmegaConf.is_dict(config[key]):
+            OmegaConf.set_struct(config[key], False)
     return config
 
 
@@ -97,6 +100,8 @@ class Names(ConfigSource):
             package, config = "_global_", open_records(DEFAULTS[name]())
         elif group == "env":
             package, config = "_global_", open_records({"env": {"name": name}})
+        elif group == "world":
+            package, config = "world", OmegaConf.create(world_defaults(name), flags={"struct": False})
         else:  # `net` itself takes no further networks: net.conv.width=64 is no way to have conv in the class
             package, config = f"net.{name}", OmegaConf.create({}, flags={"struct": False})
         return ConfigResult("names", self.full_path(), config, {"package": package})
@@ -222,6 +227,16 @@ def parameters_of(family: Callable) -> str:
     """A family's parameters with their defaults, as a command line has them."""
     named = inspect.signature(family).parameters.values()
     return " ".join(f"env.{p.name}={'???' if p.default is p.empty else p.default}" for p in named)
+
+
+def help_on_deployments(doc: str) -> str:
+    """The help of the script that deploys: its own words, then every setting."""
+    lines = [doc.strip(), "", "Settings: KEY=VALUE on the command line; what is shown is the default.", ""]
+    lines += settings_help(DeploySettings, leave_out=["world"])
+    for kind, record in WORLDS.items():
+        named = f"world={kind}" if kind != "family" else f"world=family, or one of {', '.join(FAMILIES)}, or yours"
+        lines += ["", f"{named}: {inspect.getdoc(record).splitlines()[0]}", *settings_help(record, "world")]
+    return "\n".join(lines)
 
 
 def help_on_runs(doc: str) -> str:

@@ -5,7 +5,7 @@ Names and messages of files and worlds are printed as they are (`text.printable`
 
 from __future__ import annotations
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
@@ -19,11 +19,6 @@ from s2r_torch.runs.deploying import Deployed, Site
 from s2r_torch.text import printable
 
 MOST = 1000  # characters of a line
-
-
-def say(console: Console, text: str) -> None:
-    """Prints one line as it is."""
-    console.print(Text(printable(text, MOST)), soft_wrap=True, highlight=False)
 
 
 def plan(site: Site) -> RenderableType:

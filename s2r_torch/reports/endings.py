@@ -87,7 +87,7 @@ def _line(name: str, message: str) -> Text:
 
 # -- signals ---------------------------------------------------------------------------------------------------------
 
-SIGNALS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
+SIGNALS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated, signal.SIGHUP: Terminated}
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from s2r_torch.deployment.recording.tables import check_ending
 from s2r_torch.deployment.stopping import Stopping
 from s2r_torch.errors import SettingError
 from s2r_torch.files.whole import probe, real_path
-from s2r_torch.schema import Positive, Range, Settings, build
+from s2r_torch.schema import Positive, Range, Settings, build, defaults
 from s2r_torch.text import printable
 
 
@@ -131,6 +131,12 @@ class DeploySettings(Settings):
                     got=printable(path),
                     cause="one would overwrite the other",
                 )
+
+
+def world_defaults(name: str) -> dict[str, Any]:
+    """Plain values of a world: one of `WORLDS`, or a simulated one of the family of that name."""
+    kind = name if name in WORLDS else "family"
+    return {"kind": kind, **defaults(WORLDS[kind]), **({} if name in WORLDS else {"family": name})}
 
 
 def deploy_settings(values: Mapping[str, Any]) -> DeploySettings:

@@ -12,17 +12,15 @@ from pathlib import Path
 
 import gymnasium
 import pytest
-from hydra import compose, initialize_config_dir
 from rich.console import Console
 from support.policies import certificate_by_hand, judged_policy, policy_of
-from support.smoke import CONF
+from support.smoke import composed
 
 from s2r_torch.deployment import deploy as deployment
 from s2r_torch.deployment.likeness import Likeness
 from s2r_torch.deployment.policy_file import save_policy
 from s2r_torch.deployment.recording.files import read_recording
 from s2r_torch.errors import CheckpointError, FileError, RecordingError, S2RError, SettingError, UnlikeSimulatorsError
-from s2r_torch.runs.command_line import completed
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "deploy.py"
 LOADED = importlib.util.spec_from_file_location("deploy_script", SCRIPT)
@@ -85,13 +83,10 @@ def site(tmp_path, monkeypatch) -> Path:
 
 def deploy(*overrides: str) -> str:
     """Runs the script in this process; returns what it prints, on long lines."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose(
-            "deploy", overrides=completed(["checkpoint=policy.safetensors", *overrides], deploy_script.WORLDS)
-        )
+    cfg = composed("checkpoint=policy.safetensors", *overrides, config="deploy")
     console = Console(width=300, record=True, quiet=False, file=open(os.devnull, "w"))  # noqa: SIM115
     try:
-        deploy_script.run(cfg, console)
+        deploy_script.run(cfg, Path(), console)
     finally:
         console.file.close()
     return console.export_text()
@@ -185,10 +180,9 @@ def test_mistakes_on_the_command_line(site, overrides, message):
 
 
 def test_a_checkpoint_must_be_named(site):
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("deploy")
+    cfg = composed(config="deploy")
     with pytest.raises(SettingError, match="checkpoint: text; got nothing"):
-        deploy_script.run(cfg, Console(quiet=True))
+        deploy_script.run(cfg, Path(), Console(quiet=True))
 
 
 @pytest.fixture
@@ -318,7 +312,7 @@ def test_names_are_printed_as_they_are(site):
 def test_home(site, monkeypatch):
     monkeypatch.setenv("HOME", str(site))
     deploy("world=grid", 'log="~/real.csv"')
-    text = deploy("world=recorded", "world.file=~/real.csv", "checkpoint=~/policy.safetensors")
+    text = deploy("world=recorded", 'world.file="~/real.csv"', 'checkpoint="~/policy.safetensors"')
     assert "75, none with a reward" in text and not (site / "~").exists()
 
 
@@ -342,14 +336,18 @@ def test_too_few_rehearsals_for_any_refusal_are_told(judged):
     assert told == (2 / (rehearsals + 1) > 0.01)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_ends_with_130_and_the_next_call_goes_on(site, number):
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)],
+    ids=lambda value: str(value),
+)
+def test_after_an_interruption_the_next_call_goes_on(site, number, code):
     process = started(site, *ROBOT_LOGGED, "+world.arguments.pause=0.05")
     wait_for(process, site / "real.csv")
     time.sleep(0.5)
     process.send_signal(number)
     output, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, output + errors
+    assert process.returncode == code, output + errors
     assert "interrupted; what was seen is in real.csv: the same command goes on from there" in output
     ledger = json.loads((site / "real.csv.ledger.json").read_text())
     seen = ledger["real_episodes"]
