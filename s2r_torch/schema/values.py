@@ -24,7 +24,7 @@ WORDS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "fals
 Record = TypeVar("Record")
 
 
-def build(cls: type[Record], values: Mapping[str, Any], key: str = "") -> Record:
+def build(cls: Callable[..., Record], values: Mapping[str, Any], key: str = "") -> Record:
     """A record, with the records in it, from plain values such as a composed configuration's.
 
     Args:
@@ -138,8 +138,8 @@ def _of_union(parts: tuple, value: Any, key: str, whole: Any) -> Any:
             return value_of(part, value, key, whole)
         except SettingError as refusal:
             refusals.append(refusal)
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    fits = [shape_of(part) in ((int, float) if number else (type(value),)) for part in parts]
+    shapes = (int, float) if is_number(value) else (type(value),)
+    fits = [shape_of(part) in shapes for part in parts]
     taken = [refusal for fit, refusal in zip(fits, refusals, strict=True) if fit]
     close = [refusal for refusal in refusals if refusal.cause.startswith("a typo for")]
     raise [*close, *taken, *refusals][0]
@@ -185,8 +185,13 @@ def _boolean(value: Any) -> bool:
     raise ValueError(_other("a value that is neither yes nor no", value))
 
 
+def is_number(value: object) -> bool:
+    """Whether something is a real number, of whatever library; true and false are none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def _whole(value: Any) -> int:
-    if isinstance(value, Real) and not isinstance(value, bool):
+    if is_number(value):
         if not isinstance(value, Integral) and not float(value).is_integer():  # also NaN and infinity
             raise ValueError("not a whole number")
         if abs(value) > LARGEST:
@@ -196,7 +201,7 @@ def _whole(value: Any) -> int:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, Real) and not isinstance(value, bool):
+    if is_number(value):
         if abs(value) > 1e300 or not math.isfinite(value):
             raise ValueError("not a finite number")
         return float(value)
