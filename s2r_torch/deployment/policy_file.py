@@ -109,8 +109,8 @@ def _members(tensors: dict[str, Tensor], name: str, ensemble: Ensemble) -> str:
 
 
 def _tensors(policy: MetaPolicy) -> dict[str, Tensor]:
-    graph, found = policy.problem.graph, {}
-    found |= {f"grid.axis{j}": axis.double() for j, axis in enumerate(policy.problem.grid.axes)}
+    graph = policy.problem.graph
+    found = {f"grid.axis{j}": axis.double() for j, axis in enumerate(policy.problem.grid.axes)}
     found |= {"graph.next_state": graph.next_state, "graph.layer": graph.layer}
     for i, group in enumerate(policy.ensemble.groups):
         found |= {f"group{i}.{name}": value for name, value in group.tensors().items()}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from s2r_torch.errors import CheckpointError
 from s2r_torch.files.strict_json import depth
@@ -26,7 +26,7 @@ CAUSE = "a file edited by hand, or written by another program"
 class Schema(Protocol):
     """One kind of value."""
 
-    def faults(self, value: object, place: str) -> Iterator[Fault]:
+    def faults(self, value: Any, place: str) -> Iterator[Fault]:
         """Everything that is wrong with a value."""
 
 
@@ -54,7 +54,7 @@ class Integer:
     low: int
     high: int
 
-    def faults(self, value: object, place: str) -> Iterator[Fault]:
+    def faults(self, value: Any, place: str) -> Iterator[Fault]:
         if type(value) is not int or not self.low <= value <= self.high:
             yield place, f"an integer in {self.low} .. {self.high}", value
 
@@ -67,7 +67,7 @@ class Number:
     high: float
     above: bool = False
 
-    def faults(self, value: object, place: str) -> Iterator[Fault]:
+    def faults(self, value: Any, place: str) -> Iterator[Fault]:
         known = type(value) in (int, float) and value == value
         if not known or not self.low <= value <= self.high or (self.above and value == self.low):
             words = f"> {self.low:g}, at most {self.high:g}" if self.above else f"in {self.low:g} .. {self.high:g}"
@@ -78,7 +78,7 @@ class Number:
 class Flag:
     """true or false."""
 
-    def faults(self, value: object, place: str) -> Iterator[Fault]:
+    def faults(self, value: Any, place: str) -> Iterator[Fault]:
         if type(value) is not bool:
             yield place, "true or false", value
 
@@ -91,7 +91,7 @@ class Text:
     least: int = 0
     letters: str = ""
 
-    def faults(self, value: object, place: str) -> Iterator[Fault]:
+    def faults(self, value: Any, place: str) -> Iterator[Fault]:
         known = isinstance(value, str) and self.least <= len(value) <= self.most
         if not known or (self.letters and not {*value} <= {*self.letters}):
             yield (
@@ -107,7 +107,7 @@ class Choice:
 
     values: tuple
 
-    def faults(self, value: object, place: str) -> Iterator[Fault]:
+    def faults(self, value: Any, place: str) -> Iterator[Fault]:
         if not any(type(value) is type(one) and value == one for one in self.values):
             yield place, f"one of {', '.join(map(repr, self.values))}", value
 
@@ -118,7 +118,7 @@ class Either:
 
     kinds: tuple[Schema, ...]
 
-    def faults(self, value: object, place: str) -> Iterator[Fault]:
+    def faults(self, value: Any, place: str) -> Iterator[Fault]:
         if not any(not list(kind.faults(value, place)) for kind in self.kinds):
             yield from self.kinds[-1].faults(value, place)
 
@@ -136,7 +136,7 @@ class ListOf:
     most: int
     least: int = 0
 
-    def faults(self, value: object, place: str) -> Iterator[Fault]:
+    def faults(self, value: Any, place: str) -> Iterator[Fault]:
         if not isinstance(value, list) or not self.least <= len(value) <= self.most:
             yield place, f"a list of {self.least} to {self.most}", value
             return
@@ -152,7 +152,7 @@ class MapOf:
     most: int
     longest: int = 200  # characters of a name
 
-    def faults(self, value: object, place: str) -> Iterator[Fault]:
+    def faults(self, value: Any, place: str) -> Iterator[Fault]:
         if not isinstance(value, dict) or len(value) > self.most:
             yield place, f"a record of at most {self.most}", value
             return
@@ -168,7 +168,7 @@ class Record:
 
     fields: Mapping[str, Schema]
 
-    def faults(self, value: object, place: str) -> Iterator[Fault]:
+    def faults(self, value: Any, place: str) -> Iterator[Fault]:
         if not isinstance(value, dict):
             yield place, f"a record of {', '.join(sorted(self.fields))}", value
             return
@@ -190,7 +190,7 @@ class Values:
     longest: int = 10_000  # characters of one text
     largest: float = 1e18
 
-    def faults(self, value: object, place: str) -> Iterator[Fault]:
+    def faults(self, value: Any, place: str) -> Iterator[Fault]:
         if depth(value) > self.deepest:
             yield place, f"values nested at most {self.deepest} deep", value
             return

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
 
@@ -85,7 +85,7 @@ class Layout:
         return Layout(metadata, entries, beginning[:8] + raw, exact)
 
 
-def _checked(values: object, size: int, path: Path) -> tuple[dict, dict]:
+def _checked(values: Any, size: int, path: Path) -> tuple[dict, dict]:
     """Metadata and entries; their tensors fill the data, of that size in bytes, without a gap."""
     metadata = values.pop("__metadata__", {}) if isinstance(values, dict) else {}
     for schema, value in ((MapOf(Text(MOST_DATA), 100), metadata), (MapOf(ENTRY, 2**16, 1000), values)):

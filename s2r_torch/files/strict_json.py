@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 from s2r_torch.text import printable
 
@@ -32,7 +33,7 @@ def spelt(value: object) -> str:
         raise ValueError(f"values nested deeper than {DEEPEST}") from None
 
 
-def parsed(text: str | bytes) -> object:
+def parsed(text: str | bytes) -> Any:
     """The values of any JSON text.
 
     Raises:
