@@ -18,6 +18,7 @@ with the path and the reason, and leaves neither half a file nor a temporary one
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import stat
 from collections.abc import Iterator
@@ -44,6 +45,8 @@ def real_path(path: Path | str) -> Path:
 def probe(path: Path | str) -> None:
     """Test-writes beside a file that will be written later, and leaves everything as it was.
 
+    Only temporary files of it that killed processes left behind are removed.
+
     Raises:
         FileError: it could not be written: no folder, no permission, no space, a folder or a device of that name.
     """
@@ -57,6 +60,9 @@ def probe(path: Path | str) -> None:
                 os.fsync(file.fileno())
         finally:
             partial.unlink(missing_ok=True)
+        for left in target.parent.glob(glob.escape(partial.name).replace(f".{os.getpid()}.", ".*.")):
+            if not _runs(left.name.removesuffix(f".partial{target.suffix}").rpartition(".")[2]):
+                left.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -173,6 +179,17 @@ def _writable(path: Path | str) -> Path:
 def _partial(target: Path) -> Path:
     """A name beside the target that nobody else takes, of the same ending."""
     return target.with_name(f".{target.stem[:40]}.{os.getpid()}.partial{target.suffix}")
+
+
+def _runs(process: str) -> bool:
+    """Whether there is a process of that number."""
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, ValueError, OverflowError):
+        return True  # somebody else's, or no number: not ours to judge
+    return True
 
 
 def _flushed(path: Path) -> None:

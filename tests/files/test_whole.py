@@ -89,6 +89,16 @@ def test_a_probe_leaves_everything_as_it_was(tmp_path):
     assert names(tmp_path) == ["a.txt"] and (tmp_path / "a.txt").read_text() == "one"
 
 
+def test_a_probe_removes_what_killed_processes_left(tmp_path):
+    code = "import os, sys; from s2r_torch.files.whole import replacing\n"
+    code += "with replacing(sys.argv[1]) as partial: partial.touch(); os.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.txt")], timeout=60).returncode == -9
+    (tmp_path / f".a.{os.getppid()}.partial.txt").touch()  # of a process that runs
+    assert len(names(tmp_path)) == 2
+    probe(tmp_path / "a.txt")
+    assert names(tmp_path) == [f".a.{os.getppid()}.partial.txt"]
+
+
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch, step):
     path = tmp_path / "a.txt"
