@@ -158,7 +158,8 @@ def test_files_and_scripts_that_pages_name_exist(page):
 
 def test_the_family_of_own_family_md_is_a_family(monkeypatch):
     """The block runs as it stands, and its simulators pay and show what the page says."""
-    (code, _) = re.findall(r"```python\n(.*?)```", (DOCS / "own-family.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "own-family.md").read_text(), re.DOTALL)
+    (code,) = (block for block in blocks if "class LineFamily" in block)
     monkeypatch.setattr(FAMILIES, "_known", dict(FAMILIES._known))
     there: dict = {}
     exec(code, there)
@@ -170,6 +171,9 @@ def test_the_family_of_own_family_md_is_a_family(monkeypatch):
     for _ in range(3):
         _, reward = simulators.step(torch.ones(2, 50, dtype=torch.int64))
     assert reward.tolist() == [[1.0] * 50, [0.0] * 50]  # the right end pays w
+    (code,) = (block for block in blocks if "def rail" in block)
+    exec(code, there)
+    assert there["rail"]().spec.max_states_per_layer == 3 and "rail" in FAMILIES
 
 
 def test_one_version():

@@ -1,9 +1,9 @@
 """Families that lie, each a few lines: `check_family` finds every one, and the cause; honest ones pass."""
 
-import json
 import random
 from dataclasses import replace
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -13,6 +13,9 @@ from s2r_torch.errors import S2RError, SettingError, SimulatorError
 from s2r_torch.families import make_family
 from s2r_torch.families.check import LEVELS, NOTE, OK, REFUSED, Finding, Report, check_family
 from s2r_torch.families.check.regression import Regression
+from s2r_torch.families.gym.family import GymFamily
+from s2r_torch.families.sensors import AffineSensor, uniform_prior
+from s2r_torch.runs.checking import check_for_a_run
 
 HONEST = {
     "grid": lambda: make_family("grid"),
@@ -185,7 +188,8 @@ def test_simulators_that_lie(changes, checked, words):
 def require_found(family, checked, words, level=REFUSED):
     import re
 
-    report = check_family(family)
+    names = {"densities are needed": "what pays shows", "states can be told apart": "one state graph for all"}
+    report = check_family(family, only=None if checked is None else {names.get(checked, checked)})
     found = [f for f in report.findings if f.level == level and (checked is None or f.checked == checked)]
     assert any(re.search(words, f"{f.found}; {f.cause}; {f.write}") for f in found), "\n".join(report.lines())
     if level == REFUSED:
@@ -200,7 +204,7 @@ def test_a_buffer_that_is_reused_is_noted_and_copied():
 
     family = Lane(simulated=type("Reuses", (LaneSimulators,), {"shown": reuse}))
     require_found(family, "readings are kept", "overwrites", NOTE)
-    assert check_family(family).refused == ()
+    assert check_family(family, only={"truth", "one state graph for all"}).refused == ()
 
 
 def prior_of(draw):
@@ -296,18 +300,17 @@ def test_a_report_is_one_error():
     with pytest.raises(SimulatorError):
         Report("mine", (Finding("b", REFUSED, "bad"),)).require()
     assert Report("mine", (fine, bad)).lines()[1] == "refused b: bad; a slip; write it"
-    json.dumps([f.found for f in check_family(Lane()).findings])
 
 
 def test_a_check_leaves_global_generators_alone():
     before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
-    check_family(Lane(simulated=type("L", (LaneSimulators,), SIMULATORS["numpy global"][0])))
+    check_family(Lane(simulated=type("L", (LaneSimulators,), SIMULATORS["numpy global"][0])), only={"randomness"})
     assert torch.equal(before[0], torch.get_rng_state()) and random.getstate() == before[2]
     assert (before[1] == np.random.get_state()[1]).all()
 
 
 def test_the_same_seed_finds_the_same():
-    assert check_family(Lane(), 3) == check_family(Lane(), 3)
+    assert check_family(make_family("mixture"), 3) == check_family(make_family("mixture"), 3)
 
 
 def test_held_out_predictions_are_exact():
@@ -315,3 +318,94 @@ def test_held_out_predictions_are_exact():
     x = torch.rand(40, 3, generator=g, dtype=torch.float64)
     noise = torch.rand(40, 1, generator=g, dtype=torch.float64)
     assert Regression(x).explained(x[:, :1] * x[:, 1:2]) > 0.9 and Regression(x).explained(noise) < 0.2
+
+
+# -- where the family knows no states ----------------------------------------------------------------------------------
+
+
+def test_states_are_explored_where_nobody_knows_them():
+    report = check_for_a_run(Lane(truthful=False))
+    assert report.refused == () and report["densities are needed"][0].level == OK
+    assert report["what pays shows"][0].level == OK and "6 states" in report["one state graph for all"][0].found
+    hidden = check_for_a_run(Lane(truthful=False, seen=False))
+    assert "w decides what pays" in hidden["what pays shows"][0].cause
+
+
+def test_dynamics_that_theta_changes_are_found_without_a_truth():
+    liar = type("Liar", (LaneSimulators,), {"moved": by_theta})
+    report = check_for_a_run(Lane(simulated=liar, truthful=False))
+    assert any("theta changes where actions lead" in f.cause for f in report.findings), report.lines()
+
+
+# -- Gymnasium environments --------------------------------------------------------------------------------------------
+
+
+class Cart(gymnasium.Env):
+    """Three steps on a rail; the right end pays `self.pay`, the left end 0.5."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+    observation_space = gymnasium.spaces.Box(-3.0, 3.0, (1,))
+    pay = 1.0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = 0
+        return np.array([0.0]), {}
+
+    def step(self, action):
+        self.place += 2 * action - 1
+        paid = {3: self.pay, -3: 0.5}.get(self.place, 0.0)
+        return np.array([float(self.place)]), paid, abs(self.place) == 3, False, {}
+
+
+class OnWrapper(gymnasium.Wrapper):
+    def __init__(self, env, pay):
+        super().__init__(env)
+        self.pay = pay
+
+
+def on_env(pay):
+    env = Cart()
+    env.pay = pay
+    return env
+
+
+def cart(make, **changes):
+    settings = {
+        "name": "cart",
+        "make": make,
+        "prior": uniform_prior((0.0, 1.0)),
+        "theta_names": ("w",),
+        "sensor": AffineSensor(("x",), width=lambda theta: 0.2 + 0.4 * theta[:, 0]),
+        "bernoulli_rewards": True,
+        "reward_scale": 1.0,
+        "horizon": 3,
+        "max_states_per_layer": 3,
+    }
+    return GymFamily(**(settings | changes))
+
+
+def test_theta_on_a_wrapper_never_reaches_the_environment():
+    report = check_family(cart(lambda theta: OnWrapper(Cart(), float(theta[0]))), only=())
+    (found,) = report["theta in the environment"]
+    assert found.level == REFUSED and "pay of the wrapper OnWrapper" in found.found and "unwrapped" in found.write
+    inside = check_family(cart(lambda theta: on_env(float(theta[0])), shared_dynamics=False), only={"worlds"})
+    (found,) = inside["theta in the environment"]
+    assert found.level == OK and "pay of Cart" in found.found and inside.refused == ()
+    outside = check_family(cart(lambda theta: Cart(), reward=lambda theta, moves: theta * moves.raw))
+    assert outside.refused == () and "not handed to it" in outside["theta in the environment"][0].found
+
+
+def test_a_start_that_the_seed_decides_is_noted():
+    def anywhere(self, *, seed=None, options=None):
+        gymnasium.Env.reset(self, seed=seed)
+        self.place = int(self.np_random.integers(-1, 2))
+        return np.array([float(self.place)]), {}
+
+    report = check_family(cart(lambda theta: type("Anywhere", (Cart,), {"reset": anywhere})()), only=())
+    assert any("another seed of the reset starts elsewhere" in f.found for f in report.notes)
+
+
+def test_several_payments_of_an_episode_add_up():
+    family = cart(lambda theta: Cart(), reward=lambda theta, moves: 0.3 + 0 * moves.raw)
+    require_found(family, "rewards and whole episodes", "add up to|total 2")

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from s2r_torch.errors import S2RError, SettingError, SimulatorError
 from s2r_torch.families.check.contract import (
@@ -67,7 +67,9 @@ CHECKS: tuple[tuple[str, Check], ...] = (
 FATAL = ("prior", "simulators")  # without these nothing else can be looked at
 
 
-def check_family(family: Family, seed: int = 0, *, explore: Explore | None = None) -> Report:
+def check_family(
+    family: Family, seed: int = 0, *, explore: Explore | None = None, only: Collection[str] | None = None
+) -> Report:
     """Checks a family as far as simulation can, in seconds.
 
     Args:
@@ -75,6 +77,7 @@ def check_family(family: Family, seed: int = 0, *, explore: Explore | None = Non
         seed: of everything that is drawn.
         explore: (simulators, seed) -> the state graph, for families that do not know it (`runs.checking`); without it
             what needs the graph is not looked at there.
+        only: names of `CHECKS` to run, beside the first ones; all by default.
 
     Returns:
         What was found, line by line; `report.require()` raises where a run would be wrong.
@@ -84,7 +87,7 @@ def check_family(family: Family, seed: int = 0, *, explore: Explore | None = Non
     """
     probe, findings, said = Probe(family, Seed.root(seed).child("check"), explore), [], set()
     with kept_globals():
-        for name, check in (*FIRST, *CHECKS):
+        for name, check in (*FIRST, *((n, c) for n, c in CHECKS if only is None or n in only)):
             findings += _checked(name, check, probe, said)
             if any(f.level == REFUSED and f.checked in FATAL for f in findings):
                 break

@@ -11,11 +11,11 @@ from s2r_torch.families.check.probe import FEW, Probe, run
 from s2r_torch.families.check.regression import Regression
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
 
-SIMULATORS = 256
+SIMULATORS = 400
 READINGS, MOST_STATES = 100, 16  # per state, and states, that statistics are taken of
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 NEEDED = 0.03  # of the optimum, that knowing theta must add for densities to be needed
-SHOWS, HIDDEN = 0.5, 0.2  # shares of what knowing theta adds that readings recover
+SHOWS, HIDDEN = 0.5, 0.3  # shares of what knowing theta adds that readings recover
 MOST_LISTS = 64
 
 

@@ -239,5 +239,6 @@ def _require_states(tree: ReplayTree, graph: StateGraph, of_state: Tensor, root:
                     expected=f"reward {one:g} after actions {tuple(probes[i, : step + 1].tolist())}, as on another "
                     "way to the same latent numbers",
                     got=f"{other:g}",
-                    cause="`latent` leaves out a part of the state, on which rewards depend",
+                    cause="`latent` leaves out a part of the state, on which rewards depend; or rewards are random: "
+                    "give their mean",
                 )

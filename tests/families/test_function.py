@@ -1,0 +1,202 @@
+"""Families from functions, plain or batched: the same dynamics three ways give the same family; slips are named."""
+
+import numpy as np
+import pytest
+import torch
+from support.lanes import random_family
+
+from s2r_torch.episodes import Guard, Ledger, rollout
+from s2r_torch.errors import ObservationError, RewardError, S2RError, SettingError, SimulatorError
+from s2r_torch.families import exact
+from s2r_torch.families.function import BatchedFamily, FunctionFamily
+from s2r_torch.families.sensors import AffineSensor, uniform_prior
+from s2r_torch.rng import Seed
+
+SENSOR = AffineSensor(("x",), offset=lambda theta: theta[:, 1], width=lambda theta: 0.2 + 0.2 * theta[:, 0])
+SHARED = {
+    "name": "rail",
+    "num_actions": 2,
+    "prior": uniform_prior((0.0, 1.0), (-0.5, 0.5)),
+    "theta_names": ("w", "offset"),
+    "sensor": SENSOR,
+    "horizon": 3,
+}
+
+
+def plain(theta, place, action):
+    place += 2 * action - 1
+    return place, theta.w if place == 3 else 1 - theta.w if place == -3 else 0.0
+
+
+def batch(theta, states, actions):
+    states = states + (2 * actions - 1)[..., None]
+    w, place = theta[:, :1], states[..., 0]
+    return states, w * (place == 3) + (1 - w) * (place == -3)
+
+
+def arrays(theta, states, actions):
+    return batch(theta.numpy(), states.numpy(), actions.numpy())
+
+
+def rail(step=plain, **changes):
+    return FunctionFamily(**(SHARED | {"step": step, "start": 0} | changes))
+
+
+def run(family, n=40):
+    theta = family.prior(5, Seed.root(0).generator())
+    guard = Guard(family.simulators(theta, range(5)), Ledger(), "test")
+    actions = torch.randint(2, (n, 3), generator=Seed.root(1).generator())
+    return theta, rollout(guard, lambda step, x: actions[:, step].expand(5, n).contiguous(), n, Seed.root(2))
+
+
+def test_three_ways_to_write_one_family():
+    families = [rail()] + [BatchedFamily(**SHARED, step=step, start=(0.0,)) for step in (batch, arrays)]
+    (theta, first), *others = [run(family) for family in families]
+    for family, (_, runs) in zip(families[1:], others, strict=True):
+        assert torch.equal(runs.x, first.x) and torch.equal(runs.rewards, first.rewards)
+        assert family.spec == families[0].spec
+    truth = families[0].truth(theta)
+    assert truth.graph.states_per_layer == [1, 2, 3] and families[0].bernoulli_rewards
+    best = torch.maximum(theta[:, 0], 1 - theta[:, 0])
+    assert torch.allclose(exact.optimal(truth)[0][:, 0], best)
+
+
+def test_its_world_is_stepped_and_looks_at_no_reward():
+    def untouched(theta, place, action):
+        return place + action, Untouchable()
+
+    class Untouchable:
+        def __float__(self):
+            raise AssertionError("a reward was touched")
+
+    family = rail()
+    family.dynamics.__dict__["step"] = untouched
+    world = family.world(torch.tensor([0.5, 0.0], dtype=torch.float64), Seed.root(0).generator())
+    world.reset(3)
+    assert torch.equal(world.step(torch.tensor([0, 1, 1])).round(), torch.tensor([[0.0], [1.0], [1.0]]))
+
+
+def test_states_may_be_lists_that_are_written_into():
+    def step(theta, state, action):
+        state[0] += action
+        return state, 0.1
+
+    assert rail(step, start=[0]).spec.max_states_per_layer == 3
+
+
+def test_episodes_that_end_need_no_horizon():
+    def step(theta, place, action):
+        place += 1 + action
+        return place, 1.0 * (place == 4), place >= 4
+
+    family = rail(step, horizon=None)
+    assert family.spec.horizon == 4 and family.proposed["horizon"].startswith("4: every episode")
+
+
+@pytest.mark.parametrize(
+    ("step", "start", "error", "words"),
+    [
+        (lambda t, s, a: None, 0, SimulatorError, r"\(state, reward\) .* got NoneType"),
+        (lambda t, s, a: (s, 0.1, False, False, {}), 0, SimulatorError, "Gymnasium's five values"),
+        (lambda t, s, a: (s, None), 0, RewardError, "finite mean reward .* got None for action 0 in state 0"),
+        (lambda t, s, a: (s, float("nan")), 0, RewardError, "got nan"),
+        (lambda t, s, a: ({"x": s}, 0.1), 0, ObservationError, "a tuple of them; got dict"),
+        (lambda t, s, a: (None, 0.1), 0, ObservationError, "got NoneType"),
+        (lambda t, s, a: (1 / 0, 0.1), 0, SimulatorError, "ZeroDivisionError"),
+        (lambda t, s, a: exit(), 0, SimulatorError, "SystemExit"),
+        (lambda t, s, a: (s, t.gain), 0, SimulatorError, "AttributeError"),
+        (lambda t, s, a: (s + (np.random.random() < 0.5), 0.1), 0, SimulatorError, "random"),
+        (
+            lambda t, s, a: (s, float(np.random.random() < 0.5) / 3),
+            0,
+            SimulatorError,
+            "rewards are random: give their mean",
+        ),
+        (lambda t, s, a: (s + (t.w > 0.5), 0.1), 0, SimulatorError, "dynamics depend on theta"),
+        (lambda t, s, a: (s, 0.1), "text", ObservationError, "got str"),
+        (lambda t, s, a: (s, 0.1), {"x": 1}, ObservationError, "got dict"),
+    ],
+)
+def test_what_a_step_must_return(step, start, error, words):
+    with pytest.raises(error, match=words):
+        run(rail(step, start=start))
+
+
+def test_other_slips():
+    with pytest.raises(SettingError, match="theta_names that are different identifiers"):
+        rail(theta_names=("w", "w"))
+    with pytest.raises(SettingError, match="num_actions >= 1"):
+        rail(num_actions=0)
+    with pytest.raises(SettingError, match="theta of shape"):
+        rail(theta_names=("w", "offset", "gain"))
+    with pytest.raises(SimulatorError, match="theta is .B, k."):
+        wrong = {"step": lambda theta, s, a: (s, theta[:, 0]), "start": (0.0,), "horizon": 3}
+        run(BatchedFamily(**(SHARED | wrong)))
+    with pytest.raises(S2RError, match="at least 2 latent numbers"):
+        run(rail(sensor=AffineSensor(("x",), columns=(1,))))
+
+
+@pytest.mark.parametrize("noise", ["bump", "gaussian"])
+def test_quadrature_is_the_law_that_is_read(noise):
+    sensor = AffineSensor(
+        ("x", "y"),
+        columns=(2, 0),
+        centre=(0.5, 1.0),
+        gain=lambda t: 1 + t[:, :2],
+        rotation=lambda t: t[:, 1],
+        offset=lambda t: t[:, [1, 0]],
+        width=lambda t: 0.2 + t[:, 0],
+        noise=noise,
+    )
+    theta = torch.tensor([[0.2, 0.7], [0.9, -1.0]], dtype=torch.float64)
+    latent = torch.tensor([[1.0, 9.0, 2.0], [0.0, 9.0, -1.0]], dtype=torch.float64)
+    x, weight = sensor.quadrature(theta, latent)
+    drawn = torch.stack(
+        [sensor.read(theta, row.expand(2, 20_000, 3), Seed.root(3).generators([0, 1])) for row in latent], 1
+    )
+    for power in (1, 2):
+        expected = (weight[..., None] * x**power).sum(2)
+        assert torch.allclose((drawn**power).mean(2), expected, atol=0.1)
+    one = sensor.read(theta[1:], latent[:1].expand(1, 9, 3), Seed.root(3).generators([1]))
+    both = sensor.read(theta, latent[:1].expand(2, 9, 3), Seed.root(3).generators([0, 1]))
+    assert torch.equal(one[0], both[1])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"noise": "cauchy"},
+        {"low": (0.0, 0.0), "high": (1.0, 1.0)},
+        {"low": (0.0,)},
+        {"columns": (0, 1)},
+        {"rotation": 1.0},
+        {"names": ()},
+        {"smoothness": 0},
+    ],
+)
+def test_sensors_that_make_no_sense(settings):
+    with pytest.raises(SettingError):
+        AffineSensor(**({"names": ("x",)} | settings))
+
+
+def test_a_parameter_of_the_wrong_shape_is_named():
+    sensor = AffineSensor(("x",), offset=lambda theta: theta[0])
+    with pytest.raises(SettingError, match=r"theta\[0\] in place of theta\[:, 0\]"):
+        sensor.read(torch.zeros(3, 2), torch.zeros(3, 4, 1), Seed.root(0).generators(range(3)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_random_family_is_what_it_says(seed):
+    family = random_family(seed)
+    theta = family.prior(3, Seed.root(seed).generator())
+    truth, A = family.truth(theta), family.spec.num_actions
+    assert max(truth.graph.states_per_layer) == family.spec.max_states_per_layer
+    guard = Guard(family.simulators(theta, range(3)), Ledger(), "test")
+    actions = torch.randint(A, (500, family.spec.horizon), generator=Seed.root(1).generator())
+    runs = rollout(guard, lambda step, x: actions[:, step].expand(3, 500).contiguous(), 500, Seed.root(2))
+    states = truth.graph.visited(actions)
+    reward = (truth.weight[..., None] * truth.reward).sum(2)[:, states, actions]  # [3, 500, H]
+    assert float((runs.rewards - reward).mean().abs()) < 0.02
+    assert bool(
+        ((runs.x > torch.tensor(family.spec.low)) & (runs.x < torch.tensor(family.spec.high))).float().mean() > 0.99
+    )
