@@ -205,7 +205,6 @@ def _policy(header: dict, tensors: dict[str, Tensor], path: Path | str) -> MetaP
     """The policy of a file whose header was checked; whatever does not fit together is one CheckpointError."""
     try:
         policy = _assemble(header, tensors)
-        check_promises(header, policy.ensemble)
         _try_once(policy)
     except S2RError:
         raise
@@ -228,6 +227,7 @@ def _assemble(header: dict, tensors: dict[str, Tensor]) -> MetaPolicy:
         weights = {name.removeprefix(f"group{i}."): t for name, t in tensors.items() if name.startswith(f"group{i}.")}
         groups.append(group_class(recipe.get("kind")).from_recipe(recipe, weights, problem))
     ensemble = Ensemble(problem, tuple(groups), header["exact"])
+    check_promises(header, ensemble)
     made = dict(header["estimator"])
     kernel = make_kernel(made.pop("kernel"), made.pop("order"))
     estimator = DensityEstimator(problem.grid, kernel, tuple(made.pop("bandwidth")), **made)
