@@ -109,7 +109,7 @@ def test_episodes_that_end_need_no_horizon():
         (
             lambda t, s, a: (s, float(np.random.random() < 0.5) / 3),
             0,
-            SimulatorError,
+            S2RError,
             "rewards are random: give their mean",
         ),
         (lambda t, s, a: (s + (t.w > 0.5), 0.1), 0, SimulatorError, "dynamics depend on theta"),

@@ -89,7 +89,7 @@ def test_a_family_of_ones_own_is_checked_by_name(folder, capsys, monkeypatch):
     for arguments, words in (
         (("nowhere",), "a plugin not imported"),
         (("grid", "width=4"), "an odd width"),
-        (("grid", "width"), "a parameter without its value"),
+        (("grid", "width"), "without its value"),
         (("grid", "nosuch=1"), "nosuch"),
         (("grid", "--plugins", "no_such_module"), "no_such_module"),
     ):

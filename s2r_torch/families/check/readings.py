@@ -16,7 +16,7 @@ OFF_BOX = 0.01  # of a state's readings, as density estimates allow
 CONSTANT, RANDOM = 4, 4  # action lists along which readings are looked at
 SURELY = 1e-9  # p-value of a dependence
 TIMES_TOO_WIDE = 0.25  # node spacings in the standard deviation of a state, below which a grid is too coarse
-NODES = {1: 97, 2: 24}  # what shipped configurations use; 16 in more dimensions
+NODES = 24  # per coordinate, where a run is told nothing else
 FAR, RARE = 12.0, 0.01  # median deviations from the median, and share, of readings that are outliers
 STRETCHED = 1.4  # times the variance without them, that they make a state's
 
@@ -92,7 +92,7 @@ def _width(probe: Probe, guard) -> list[Finding]:
     x = run(guard, probe.random_lists("width", 1).expand(EPISODES, -1), probe.generators(guard.ids, "width")).x
     centre = x.median(1, keepdim=True).values
     spread = (x - centre).abs().median(1, keepdim=True).values.clamp(min=1e-300)  # [B, 1, H, d]
-    findings, nodes = [], NODES.get(spec.obs_dim, 16)
+    findings = []
     far = (x - centre).abs() > FAR * spread
     rare = far.double().mean(1)  # [B, H, d]
     stretch = x.var(1).sum((0, 1)) / (x - centre).masked_fill(far, 0.0).var(1).sum((0, 1))  # [d]
@@ -104,9 +104,9 @@ def _width(probe: Probe, guard) -> list[Finding]:
             cause = "outliers: they stretch the scale that bandwidths are taken from"
             findings.append(Finding("box of readings", NOTE, found, cause, "clip them, or model them on purpose"))
         width = 1.5 * float(spread[..., j].median())
-        spacing = (spec.high[j] - spec.low[j]) / (nodes - 1)
+        spacing = (spec.high[j] - spec.low[j]) / (NODES - 1)
         if width < TIMES_TOO_WIDE * spacing:
-            found = f"the readings of {name} in a state spread over {width:.3g}, {nodes} nodes are {spacing:.3g} apart"
+            found = f"the readings of {name} in a state spread over {width:.3g}, {NODES} nodes are {spacing:.3g} apart"
             wanted = round((spec.high[j] - spec.low[j]) / width) + 1
             cause = "the box is much wider than readings need, or noise is small beside what theta does to readings"
             findings.append(

@@ -31,10 +31,6 @@ def write_family(name: str, base: str, folder: Path, checkout: Path | str = ".")
     require_name(name)
     if base not in BASES:
         raise SettingError(expected=f"a base of {BASES}", got=repr(base), cause="a typo")
-    if name in FAMILIES or name in sys.stdlib_module_names:
-        raise SettingError(
-            expected="a name that is free", got=repr(name), cause="a family, or a module of Python, has that name"
-        )
     texts = {
         folder / f"{name}.py": base,
         folder / "conf" / "experiment" / f"{name}.yaml": "experiment",
@@ -44,6 +40,10 @@ def write_family(name: str, base: str, folder: Path, checkout: Path | str = ".")
     if there:
         raise SettingError(
             expected="files that are not there yet", got=", ".join(there), cause="a family that was written before"
+        )
+    if name in FAMILIES or name in sys.stdlib_module_names:
+        raise SettingError(
+            expected="a name that is free", got=repr(name), cause="a family, or a module of Python, has that name"
         )
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
