@@ -20,52 +20,9 @@ from torch import Tensor, nn
 from s2r_torch.deployment.policy import Policy
 from s2r_torch.errors import SettingError
 from s2r_torch.predictors.ensemble import greedy_actions
-from s2r_torch.predictors.nets.embeddings import look_up
-from s2r_torch.predictors.nets.net import Net
 
 ENDINGS = (".pt2", ".onnx")
 ROWS = 8  # observations in the example that is traced; any number works afterwards
-
-
-class NetValues(nn.Module):
-    """f(D, x, .) of one member of a `Net` at every step, for fixed D [1, xi, G]: x [n, d] -> [H, n, A].
-
-    What `Net.q` does, without its tiles, so that n stays free; densities are looked up once for all steps.
-    """
-
-    def __init__(self, net: Net, D: Tensor):
-        super().__init__()
-        conditioned, graph = net.condition(D), net.problem.graph
-        self.grid, self.D, self.height = net.problem.grid, conditioned.D, float(net.height)
-        self.looks_up, self.x_centre, self.x_half = net.looks_up, net.x_centre, net.x_half
-        self.steps = list(net.steps)  # not as submodules: what they prepared holds all that is needed
-        self.prepared = [step.part(slice(0, 1), slice(0, 1)) for step in conditioned.steps]
-        states = [graph.states_of(step) if net.looks_up else [] for step in range(graph.horizon)]
-        d, xi = self.grid.obs_dim, graph.num_states
-        rows = [[*range(d), *(d + s for s in layer), d + xi * net.looks_up] for layer in states]
-        self.rows = [torch.tensor(layer) for layer in rows]
-
-    def forward(self, x: Tensor) -> Tensor:
-        shared = [((x.float() - self.x_centre) / self.x_half).clamp(-3, 3).mT]
-        if self.looks_up:
-            shared.append(look_up(self.D, *self.grid.locate(x[None]))[0].mT / self.height)
-        columns = torch.cat([*shared, torch.ones_like(shared[0][:1])])  # [d + xi + 1, n]
-        values = [
-            step.values(prepared, columns[rows], x.shape[0])[0]
-            for step, prepared, rows in zip(self.steps, self.prepared, self.rows, strict=True)
-        ]
-        return torch.stack(values).clamp(0, 1).mT
-
-
-class GroupValues(nn.Module):
-    """The same of any other `PredictorGroup` of one member."""
-
-    def __init__(self, group, D: Tensor, horizon: int):
-        super().__init__()
-        self.group, self.conditioned, self.horizon = group, group.condition(D), horizon
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.stack([self.group.q(self.conditioned, step, x[None])[0, 0] for step in range(self.horizon)])
 
 
 class Program(nn.Module):
@@ -73,9 +30,7 @@ class Program(nn.Module):
 
     def __init__(self, policy: Policy):
         super().__init__()
-        self.horizon = policy.problem.graph.horizon
-        net = isinstance(policy.group, Net)
-        self.values = NetValues(policy.group, policy.D) if net else GroupValues(policy.group, policy.D, self.horizon)
+        self.horizon, self.values = policy.problem.graph.horizon, policy.actor
 
     def forward(self, step: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         q = self.values(x).index_select(0, step.clamp(0, self.horizon - 1).reshape(1))[0]

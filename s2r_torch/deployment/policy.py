@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from s2r_torch.base import PredictorGroup, check_shape
+from s2r_torch.base import check_shape
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.deployment.likeness import Reference
 from s2r_torch.deployment.recording.episodes import Recording, after
 from s2r_torch.errors import ObservationError, SettingError
-from s2r_torch.predictors.ensemble import Ensemble, Evaluator, greedy_actions
+from s2r_torch.predictors.acting import actor
+from s2r_torch.predictors.ensemble import Ensemble, greedy_actions
 from s2r_torch.problem import Problem
+
+FEW = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +63,12 @@ class MetaPolicy:
         check_shape("densities", D_hat, expected if one else (None, *expected), "another grid, or another state graph")
         if not bool(torch.isfinite(D_hat).all()):
             raise ObservationError(expected="finite densities", got="NaN or inf", cause="a damaged estimate")
-        acting, D = self.ensemble.subset([self.chosen]), D_hat[None] if one else D_hat
-        return Policy(acting.evaluator(D), self.problem, None if one else len(D_hat), acting.groups[0], D)
+        acting = self.ensemble.subset([self.chosen])
+        if not one:
+            evaluator = acting.evaluator(D_hat)
+            return Policy(lambda step, x: evaluator.q_of(0, step, x), self.problem, len(D_hat))
+        alone = actor(acting.groups[0], D_hat, self.problem.graph)
+        return Policy(alone.q, self.problem, None, alone)
 
     def condition_on(self, observations: Sequence[Tensor] | Recording) -> Policy:
         """The policy for a world's observations.
@@ -98,27 +106,53 @@ class MetaPolicy:
 class Policy:
     """A meta-policy conditioned on densities: a map from (step, observation) to an action."""
 
-    _evaluator: Evaluator
+    _q: Callable[[int, Tensor], Tensor]  # f(D, x, .) for checked x
     problem: Problem
     num_worlds: int | None  # B, or None for one world without that axis
-    group: PredictorGroup  # the acting predictor alone
-    D: Tensor  # [B or 1, xi, G] what it is conditioned on
+    actor: nn.Module | None = None  # of one world: every step at once, for programs
 
     def q(self, step: int, x: Tensor) -> Tensor:
-        """f(D, x, a) for x [n, d] (one world) or [B, n, d] (B worlds): [..., A]."""
+        """f(D, x, a) for x [n, d] (one world) or [B, n, d] (B worlds): [..., A].
+
+        Args:
+            step: 0 .. H-1.
+            x: finite readings, n >= 0. float64 and float32 are taken as they are; other numbers, and readings that are
+                not a tensor on the CPU, are brought there as float64.
+
+        Raises:
+            SettingError: a step beyond the horizon.
+            ObservationError: another shape, or readings that are not finite real numbers.
+        """
         spec = self.problem.spec
         if not 0 <= step < spec.horizon:
             raise SettingError(
                 expected=f"a step in 0 .. {spec.horizon - 1}", got=str(step), cause="an episode longer than the horizon"
             )
-        x = torch.as_tensor(x)
+        x = _readings(x)
         expected = (None, spec.obs_dim) if self.num_worlds is None else (self.num_worlds, None, spec.obs_dim)
         check_shape("observations", x, expected, "a missing batch axis, other worlds, or another sensor")
-        if not bool(torch.isfinite(x).all()):
+        if not _all_finite(x):
             raise ObservationError(expected="finite observations", got="NaN or inf", cause="a broken or stuck sensor")
-        q = self._evaluator.q_of(0, step, x[None] if self.num_worlds is None else x)
-        return q[0] if self.num_worlds is None else q
+        return self._q(step, x)
 
     def act(self, step: int, x: Tensor) -> Tensor:
         """Greedy actions for x [n, d] or [B, n, d]: [...] int64."""
         return greedy_actions(self.q(step, x))
+
+
+def _all_finite(x: Tensor) -> bool:
+    """Whether no number is NaN or infinite; few numbers are looked at one by one, which takes less time."""
+    if x.numel() <= FEW:
+        return all(map(math.isfinite, x.flatten().tolist()))
+    return math.isfinite(float(x.sum())) or bool(torch.isfinite(x).all())  # a sum of finite numbers may overflow
+
+
+def _readings(x: object) -> Tensor:
+    """Readings on the CPU, in float32 or float64."""
+    if not isinstance(x, Tensor) or not x.is_cpu:
+        x = torch.as_tensor(x, device="cpu")
+    if x.dtype in (torch.float32, torch.float64):
+        return x
+    if x.is_complex():
+        raise ObservationError(expected="real observations", got=str(x.dtype), cause="another sensor")
+    return x.double()

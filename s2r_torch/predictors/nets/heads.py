@@ -46,6 +46,10 @@ class MLPHead(LayeredStep):
         u = after_abs(shared(prepared.lift, columns), prepared.mix, self.sizes.x_width)
         return self.through(add_offset(u, prepared.offset, n), prepared.later)
 
+    def chain(self, prepared: Prepared) -> list[tuple[Tensor, int]]:
+        later = [(weight, self.sizes.width // 2) for weight in prepared.later]
+        return [(prepared.lift, 0), (prepared.mix, self.sizes.x_width), *later]
+
     def later(self) -> list[StackedLinear]:
         return [*self.hidden, self.out]
 

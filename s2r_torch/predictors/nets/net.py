@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from s2r_torch.base import check_shape
+from s2r_torch.density.grid import look_up
 from s2r_torch.errors import LipschitzError, SettingError
-from s2r_torch.predictors.nets.embeddings import look_up
 from s2r_torch.predictors.nets.heads import head_class
 from s2r_torch.predictors.nets.lipschitz_estimate import LipschitzEstimate
 from s2r_torch.predictors.nets.settings import LARGEST, net_settings
@@ -79,9 +79,9 @@ class Net(nn.Module):
         self.width, self.depth, self.x_width = told.width, told.depth or self.default_depth, told.x_width
         self.head = told.head or self.default_head
         grid, spec = problem.grid, problem.spec
-        low, high = torch.tensor(spec.low), torch.tensor(spec.high)
-        self.register_buffer("x_centre", ((low + high) / 2).float())
-        self.register_buffer("x_half", ((high - low) / 2).float())
+        low, high = (torch.tensor(edge, dtype=torch.float64, device="cpu") for edge in (spec.low, spec.high))
+        self.register_buffer("x_centre", (low + high) / 2)
+        self.register_buffer("x_half", (high - low) / 2)
         self.register_buffer("height", torch.ones(()))
         self.setup()
         with torch.no_grad():
@@ -168,8 +168,8 @@ class Net(nn.Module):
         return look_up(D[:, states], *self.problem.grid.locate(x)) / self.height.to(D.device)
 
     def scaled_x(self, x: Tensor) -> Tensor:
-        """Observations in [-1, 1]."""
-        return ((x.to(self.x_centre.dtype) - self.x_centre) / self.x_half).clamp(-3, 3)
+        """Observations in [-1, 1], cut at 3; centred in float64, so that a box far from 0 loses nothing."""
+        return ((x.double() - self.x_centre) / self.x_half).clamp(-3, 3).to(self.height.dtype)
 
     def raw_q(self, step: int, summary: Tensor, local: Tensor, x: Tensor) -> Tensor:
         """Unclamped f [F, B, n, A] from precomputed features, with gradients: what training uses."""

@@ -113,6 +113,13 @@ class Step(nn.Module):
         """Unclamped f for columns [d + S_h + 1, B n]: [F, A, B n]."""
         raise NotImplementedError
 
+    def chain(self, prepared: object) -> list[tuple[Tensor, int]]:
+        """`values` as products, each after the absolute value of that many first rows: [F, out, in] and rows.
+
+        Empty where they are more than that.
+        """
+        return []
+
     def lipschitz_bound(self, constants: Constants) -> Tensor:
         """Certified constant [F] in D, float64."""
         raise NotImplementedError
