@@ -126,6 +126,7 @@ class DensityEstimator:
     def count_off_grid(self, x: Tensor) -> Tensor:
         """How many samples of each state lie off the grid, `[...]`; raises ObservationError unless x is finite."""
         low, high = check_samples(x, self.grid.obs_dim)
+        self.grid.require_resolved(x.dtype)
         if self.grid.holds(low, high):
             return torch.zeros(x.shape[:-2], dtype=torch.int64)
         return self.grid.count_outside(x)

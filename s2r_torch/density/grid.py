@@ -17,7 +17,7 @@ from functools import cached_property, reduce
 import torch
 from torch import Tensor
 
-from s2r_torch.errors import SettingError
+from s2r_torch.errors import ObservationError, SettingError
 
 MAX_NODES = 2**22  # 32 MiB per density
 CHUNK = 2**18  # numbers looked at together, so that memory does not grow with samples
@@ -151,7 +151,7 @@ class DensityGrid:
     def positions(self, rows: Tensor) -> Tensor:
         """A row of coordinates for each axis, `[d, n]`, in node numbers, float64: 2.5 is half-way from node 2 to 3."""
         rows = rows.double()
-        if self._is_regular:
+        if all(self._is_uniform):
             low, scale = self._steps
             return (rows - low).mul_(scale)
         placed = (_locate(a, False, c) for a, c in zip(self.axes, rows.unbind(0), strict=True))
@@ -167,6 +167,22 @@ class DensityGrid:
         D = D.expand(*lead, D.shape[-1]).reshape(-1, 1, D.shape[-1])
         return look_up(D, index, weight)[..., 0].reshape(*lead, x.shape[-2])
 
+    def require_resolved(self, dtype: torch.dtype) -> None:
+        """Raises ObservationError where steps between numbers of the readings' dtype are not small beside the nodes."""
+        if dtype == torch.float32 and not self.takes_float32:
+            axis = max(range(self.obs_dim), key=lambda j: max(abs(self.low[j]), abs(self.high[j])))
+            raise ObservationError(
+                expected="readings in float64",
+                got=f"float32, whose steps near {self.high[axis]:g} are {_float32_step(self.axes[axis]):.2g} wide where "
+                f"nodes lie {float(self.axes[axis].diff().min()):.2g} apart on axis {axis}",
+                cause="a box far from 0: take float64 all the way from the sensor, or subtract a constant",
+            )
+
+    @cached_property
+    def takes_float32(self) -> bool:
+        """Whether float32 tells readings apart that lie a thousandth of a cell from each other; not far from 0."""
+        return all(_float32_step(a) <= 1e-3 * float(a.diff().min()) for a in self.axes)
+
     def edges(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Low and high ends of the axes `[d, 1]`, rounded to the dtype of readings, as `inside` compares them."""
         if dtype not in self._edges:
@@ -176,17 +192,10 @@ class DensityGrid:
 
     @cached_property
     def _is_uniform(self) -> tuple[bool, ...]:
-        return tuple(off <= 0.01 for off in self._unevenness)
-
-    @cached_property
-    def _is_regular(self) -> bool:
-        return max(self._unevenness) <= 1e-9
-
-    @cached_property
-    def _unevenness(self) -> tuple[float, ...]:
-        """How far the nodes of each axis lie from equally spaced ones, over the least spacing."""
-        even = (torch.linspace(*ends, len(a), dtype=a.dtype, device=a.device) for a, ends in zip(self.axes, zip(self.low, self.high)))
-        return tuple(float((a - b).abs().max() / a.diff().min()) for a, b in zip(self.axes, even, strict=True))
+        """Whether nodes of each axis are equally spaced, up to rounding: cells are then found by arithmetic."""
+        even = (torch.linspace(float(a[0]), float(a[-1]), len(a), dtype=a.dtype, device=a.device) for a in self.axes)
+        off = ((a - b).abs().max() / a.diff().min() for a, b in zip(self.axes, even, strict=True))
+        return tuple(float(share) <= 1e-9 for share in off)
 
     @cached_property
     def _steps(self) -> tuple[Tensor, Tensor]:
@@ -203,6 +212,11 @@ class DensityGrid:
     def cell_strides(self) -> Tensor:
         """How many cells lie between neighbours along each axis, row-major, `[d]` float64."""
         return self.axes[0].new_tensor([math.prod(m - 1 for m in self.shape[j + 1 :]) for j in range(self.obs_dim)])
+
+
+def _float32_step(axis: Tensor) -> float:
+    """The widest gap between neighbouring float32 numbers on an axis."""
+    return torch.finfo(torch.float32).eps * float(axis.abs().max())
 
 
 def look_up(D: Tensor, index: Tensor, weight: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ def place(grid: DensityGrid, rows: Tensor) -> tuple[Tensor, Tensor]:
     low, high = grid.edges(rows.dtype)
     inside = (rows.clamp(low, high) == rows).all(0)
     position = grid.positions(rows)
-    cell = torch.minimum(position.floor(), grid.last_cell)
+    cell = torch.minimum(position.floor().clamp_(min=0), grid.last_cell)  # an end rounded to float32 may lie beyond it
     number = torch.where(inside, grid.cell_strides @ cell, grid.num_cells)
     return number.long(), position.sub_(cell).float().clamp_(0, 1)
 

@@ -1,10 +1,20 @@
 """A conditioned policy as one file that runs without this library: torch.export (`.pt2`) or ONNX (`.onnx`).
 
     program = torch.export.load("policy.pt2").module()
-    actions, q = program(torch.tensor(step), x)          # x [n, d] float32, step 0 .. H-1
+    actions, q = program(torch.tensor(step), x)          # x [n, d] float32, n >= 0; step 0 .. H-1, int32 or int64
 
-The file holds one world's densities for good. Observations that are not finite, and steps beyond the horizon, get
-action -1: a program has no other way to refuse.
+The file holds one world's densities for good. What it takes:
+
+    readings   float32; float64 where the box lies so far from 0 that float32 does not tell readings apart
+               (`reading_dtype`). Another type or number of columns is an error, of torch or of the runtime.
+    refused    readings that are not finite, and steps beyond the horizon, get action -1: a program has no other way.
+               1e39 is finite in float64, and infinite in float32.
+    device     the CPU that it was made on. `torch.export.passes.move_to_device_pass(program, "cuda")`, applied to what
+               `torch.export.load` gives and before `.module()`, moves all that a .pt2 file holds; `.to("cuda")` of the
+               module does not. Tested without a GPU: that nothing stays behind.
+    versions   a .pt2 file is tied to the torch that wrote it; export again from the policy file, which is not.
+
+It computes what `Policy.act` does by the same code (predictors/acting.py), one reading or many.
 """
 
 from __future__ import annotations
@@ -46,7 +56,8 @@ def export_policy(policy: Policy, path: Path | str) -> None:
         path: ends in `.pt2`, which needs torch alone, or `.onnx` (pip install 's2r_torch[onnx]').
 
     Raises:
-        SettingError: another ending, a policy of several worlds, or onnx is not installed.
+        SettingError: another ending, a policy of several worlds, onnx is not installed, or a network that cannot be
+            traced.
     """
     path = Path(path)
     check_ending(path)
@@ -74,17 +85,34 @@ def check_ending(path: Path | str) -> None:
         )
 
 
+def reading_dtype(policy: Policy) -> torch.dtype:
+    """What the program's readings are: float32 where it tells them apart, else float64."""
+    return torch.float32 if policy.problem.grid.takes_float32 else torch.float64
+
+
 def traced(policy: Policy) -> torch.export.ExportedProgram:
-    """The policy as a graph, for any number of observations."""
+    """The policy as a graph, for any number of observations.
+
+    Raises:
+        SettingError: a network of a user's own whose code depends on the numbers that it sees.
+    """
     program = Program(policy).eval()
     grid = policy.problem.grid
-    low, high = (torch.tensor(edge, dtype=torch.float32) for edge in (grid.low, grid.high))
-    x = low + (high - low) * torch.linspace(0.1, 0.9, ROWS)[:, None]
+    low, high = (torch.tensor(edge, dtype=torch.float64, device="cpu") for edge in (grid.low, grid.high))
+    share = torch.linspace(0.1, 0.9, ROWS, dtype=torch.float64, device="cpu")
+    x = (low + (high - low) * share[:, None]).to(reading_dtype(policy))
+    step, shapes = torch.zeros((), dtype=torch.int64, device="cpu"), {"step": None, "x": {0: torch.export.Dim("n")}}
     with torch.no_grad():
-        program(torch.tensor(0), x)  # fills what the grid computes once, outside the trace
-        return torch.export.export(
-            program, (torch.tensor(0), x), dynamic_shapes={"step": None, "x": {0: torch.export.Dim("n", min=1)}}
-        )
+        program(step, x)  # fills what the grid computes once, outside the trace
+        try:
+            return torch.export.export(program, (step, x), dynamic_shapes=shapes)
+        except Exception as error:  # whatever a user's own code makes of being traced
+            reason = str(error).strip().partition("\n")[0][:200]
+            raise SettingError(
+                expected="a network that torch.export can trace",
+                got=f"{type(error).__name__}: {reason}",
+                cause="a network of your own that looks at numbers (`.item()`, `if`) or at n; deploy it with this library",
+            ) from error
 
 
 def _save_onnx(program: torch.export.ExportedProgram, path: Path) -> None:

@@ -121,7 +121,8 @@ class Policy:
 
         Raises:
             SettingError: a step beyond the horizon.
-            ObservationError: another shape, or readings that are not finite real numbers.
+            ObservationError: another shape, readings that are not finite real numbers, or float32 in a box so far from
+                0 that it does not tell readings apart.
         """
         spec = self.problem.spec
         if not 0 <= step < spec.horizon:
@@ -131,6 +132,7 @@ class Policy:
         x = _readings(x)
         expected = (None, spec.obs_dim) if self.num_worlds is None else (self.num_worlds, None, spec.obs_dim)
         check_shape("observations", x, expected, "a missing batch axis, other worlds, or another sensor")
+        self.problem.grid.require_resolved(x.dtype)
         if not _all_finite(x):
             raise ObservationError(expected="finite observations", got="NaN or inf", cause="a broken or stuck sensor")
         return self._q(step, x)

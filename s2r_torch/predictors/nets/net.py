@@ -189,7 +189,7 @@ class Net(nn.Module):
         net, prepared, (batch, n, _) = self.steps[step], conditioned.steps[step], x.shape
         columns = net.columns(self.local(conditioned.D, step, x), self.scaled_x(x))  # [*, B, n]
         q = columns.new_empty(self.size, self.problem.spec.num_actions, batch, n)
-        wide = min(n, COLUMNS)
+        wide = min(max(1, n), COLUMNS)
         for rows in slices(batch, COLUMNS // wide):
             for members in slices(self.size, TILE // (self.width * wide * (rows.stop - rows.start))):
                 part = prepared.part(members, rows)
@@ -231,10 +231,18 @@ class Net(nn.Module):
         return torch.stack([step.lipschitz_bound(self.constants()) for step in self.steps]).amax(0)
 
     def certify(self) -> Tensor:
-        """The certified bounds [F]; raises LipschitzError if one exceeds the declared C_L or is not finite.
+        """The certified bounds [F]; raises LipschitzError if one exceeds the declared C_L, or a member is not finite.
 
         A network without a certificate has the bound infinity, and passes: `Ensemble.certified` tells.
         """
+        for name, value in self.stacked().items():
+            broken = (~torch.isfinite(value.flatten(1))).any(1).nonzero().flatten().tolist()
+            if broken:
+                raise LipschitzError(
+                    expected=f"finite weights of all {self.size} members of net {self.name!r}",
+                    got=f"NaN or inf in {name} of member {', '.join(map(str, broken[:8]))}",
+                    cause="training that diverged: lower learning_rate; or a damaged file",
+                )
         bound = self.lipschitz_bound()
         if self.certified and not bool((bound <= self.declared_bound * (1 + 1e-6)).all()):
             raise LipschitzError(
@@ -292,6 +300,6 @@ class Net(nn.Module):
 
 
 def slices(count: int, width: int) -> Iterator[slice]:
-    """Consecutive slices of 0 .. count of at most `width`, at least 1, each."""
-    for start in range(0, count, max(1, width)):
+    """Consecutive slices of 0 .. count of at most `width`, at least 1, each; one empty slice of nothing."""
+    for start in range(0, max(1, count), max(1, width)):
         yield slice(start, min(start + max(1, width), count))
