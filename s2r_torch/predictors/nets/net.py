@@ -55,7 +55,7 @@ class Net(nn.Module):
         settings: those of `NetSettings`, and the architecture's own, among `Net.options`.
 
     Raises:
-        SettingError: a size that makes no network, or an unknown option.
+        SettingError: a size that makes no network, or an unknown setting.
     """
 
     name = ""
@@ -82,12 +82,13 @@ class Net(nn.Module):
         low, high = (torch.tensor(edge, dtype=torch.float64, device="cpu") for edge in (spec.low, spec.high))
         self.register_buffer("x_centre", (low + high) / 2)
         self.register_buffer("x_half", (high - low) / 2)
-        self.register_buffer("height", torch.ones(()))
+        self.register_buffer("height", torch.ones((), dtype=torch.float32, device="cpu"))
         self.setup()
         with torch.no_grad():
-            self.summary_size = self.summary(torch.zeros(1, problem.graph.num_states, grid.num_points)).shape[-1]
-        self.register_buffer("centre", torch.zeros(self.summary_size))
-        self.register_buffer("spread", torch.ones(self.summary_size))
+            nothing = self.height.new_zeros(1, problem.graph.num_states, grid.num_points)
+            self.summary_size = self.summary(nothing).shape[-1]
+        self.register_buffer("centre", self.height.new_zeros(self.summary_size))
+        self.register_buffer("spread", self.height.new_ones(self.summary_size))
         self.steps = nn.ModuleList(
             self.make_step(states if self.looks_up else 0, generator) for states in problem.graph.states_per_layer
         )
