@@ -12,7 +12,7 @@ PACKAGE = ROOT / "s2r_torch"
 
 # Lowest layer first; a module imports from its own line or from lines above it (docs/architecture.md).
 LAYERS = (
-    ("base", "errors", "rng", "registry", "text", "progress", "schema", "files"),
+    ("base", "device", "errors", "rng", "registry", "text", "progress", "schema", "files"),
     ("density", "coverage", "episodes", "planner", "problem"),
     ("families",),
     ("predictors",),

@@ -34,6 +34,7 @@ from s2r_torch.density.kernels import Kernel
 from s2r_torch.density.moments import add_moments, combine_moments, faster_by_moments, window_sums
 from s2r_torch.density.samples import at_index, check_samples, check_varies, varies
 from s2r_torch.density.windows import AxisWindows
+from s2r_torch.device import on_cpu
 from s2r_torch.errors import ObservationError, SettingError
 
 METHODS = ("auto", "moments", "gemm", "direct")
@@ -67,6 +68,7 @@ class DensityEstimator:
     allow_constant: bool = False
     _cells: dict[torch.dtype, tuple[AxisCells, ...]] = field(default_factory=dict, init=False, repr=False)
 
+    @on_cpu
     def __post_init__(self):
         object.__setattr__(self, "bandwidth", tuple(float(h) for h in self.bandwidth))
         if len(self.bandwidth) != self.grid.obs_dim:
@@ -100,6 +102,7 @@ class DensityEstimator:
                 raise SettingError(expected=f"{name} among {choices}", got=repr(value), cause="a misspelling")
         self.windows(torch.float64)  # refuses kernels without a boundary form
 
+    @on_cpu
     def __call__(self, x: Tensor) -> Tensor:
         """D_hat `[..., G]` float64 from x `[..., n, d]` (float32 or float64).
 

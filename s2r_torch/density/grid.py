@@ -17,6 +17,7 @@ from functools import cached_property, reduce
 import torch
 from torch import Tensor
 
+from s2r_torch.device import on_cpu
 from s2r_torch.errors import ObservationError, SettingError
 
 MAX_NODES = 2**22  # 32 MiB per density
@@ -37,6 +38,7 @@ class DensityGrid:
     axes: tuple[Tensor, ...]
     _edges: dict[torch.dtype, tuple] = field(default_factory=dict, init=False, repr=False)
 
+    @on_cpu
     def __post_init__(self):
         axes = tuple(torch.as_tensor(a, dtype=torch.float64) for a in self.axes)
         object.__setattr__(self, "axes", axes)
@@ -50,6 +52,7 @@ class DensityGrid:
         check_grid_size(tuple(len(a) for a in axes))
 
     @staticmethod
+    @on_cpu
     def uniform(low: tuple[float, ...], high: tuple[float, ...], nodes: int | tuple[int, ...]) -> DensityGrid:
         """Equally spaced nodes from low to high, both included; `nodes` per axis, or one number for all."""
         counts = (nodes,) * len(low) if isinstance(nodes, int) else tuple(nodes)

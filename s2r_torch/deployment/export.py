@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from s2r_torch.deployment.policy import Policy
+from s2r_torch.device import on_cpu
 from s2r_torch.errors import SettingError
 from s2r_torch.predictors.ensemble import greedy_actions
 
@@ -90,6 +91,7 @@ def reading_dtype(policy: Policy) -> torch.dtype:
     return torch.float32 if policy.problem.grid.takes_float32 else torch.float64
 
 
+@on_cpu
 def traced(policy: Policy) -> torch.export.ExportedProgram:
     """The policy as a graph, for any number of observations.
 
@@ -98,10 +100,10 @@ def traced(policy: Policy) -> torch.export.ExportedProgram:
     """
     program = Program(policy).eval()
     grid = policy.problem.grid
-    low, high = (torch.tensor(edge, dtype=torch.float64, device="cpu") for edge in (grid.low, grid.high))
-    share = torch.linspace(0.1, 0.9, ROWS, dtype=torch.float64, device="cpu")
+    low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (grid.low, grid.high))
+    share = torch.linspace(0.1, 0.9, ROWS, dtype=torch.float64)
     x = (low + (high - low) * share[:, None]).to(reading_dtype(policy))
-    step, shapes = torch.zeros((), dtype=torch.int64, device="cpu"), {"step": None, "x": {0: torch.export.Dim("n")}}
+    step, shapes = torch.zeros((), dtype=torch.int64), {"step": None, "x": {0: torch.export.Dim("n")}}
     with torch.no_grad():
         program(step, x)  # fills what the grid computes once, outside the trace
         try:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from s2r_torch.base import check_shape
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.deployment.likeness import Reference
 from s2r_torch.deployment.recording.episodes import Recording, after
+from s2r_torch.device import on_cpu
 from s2r_torch.errors import ObservationError, SettingError
-from s2r_torch.predictors.acting import actor
+from s2r_torch.predictors.acting import Actor, actor
 from s2r_torch.predictors.ensemble import Ensemble, greedy_actions
 from s2r_torch.problem import Problem
 
@@ -56,6 +58,7 @@ class MetaPolicy:
     def problem(self) -> Problem:
         return self.ensemble.problem
 
+    @on_cpu
     def condition(self, D_hat: Tensor) -> Policy:
         """The policy for one world's densities [xi, G], or for B worlds' [B, xi, G]."""
         one = D_hat.ndim == 2
@@ -66,10 +69,25 @@ class MetaPolicy:
         acting = self.ensemble.subset([self.chosen])
         if not one:
             evaluator = acting.evaluator(D_hat)
-            return Policy(lambda step, x: evaluator.q_of(0, step, x), self.problem, len(D_hat))
+            self._require_values(partial(evaluator.q_of, 0), (len(D_hat),))
+            return Policy(partial(evaluator.q_of, 0), self.problem, len(D_hat))
         alone = actor(acting.groups[0], D_hat, self.problem.graph)
+        self._require_values(alone.q, ())
         return Policy(alone.q, self.problem, None, alone)
 
+    def _require_values(self, q: Callable[[int, Tensor], Tensor], lead: tuple[int, ...]) -> None:
+        """Raises ObservationError, with the member's name, unless its values are numbers, as seen at one reading."""
+        grid = self.problem.grid
+        middle = torch.tensor([grid.low, grid.high], dtype=torch.float64).mean(0).expand(*lead, 1, -1)
+        for step in range(self.problem.graph.horizon):
+            if not bool(torch.isfinite(q(step, middle)).all()):
+                raise ObservationError(
+                    expected=f"finite values of {self.ensemble.described(self.chosen)}",
+                    got=f"NaN or inf at step {step}",
+                    cause="damaged weights, or training that diverged",
+                )
+
+    @on_cpu
     def condition_on(self, observations: Sequence[Tensor] | Recording) -> Policy:
         """The policy for a world's observations.
 
@@ -81,6 +99,7 @@ class MetaPolicy:
             observations = observations.samples(self.problem.graph, self.n_real)
         return self.condition(self.densities(observations))
 
+    @on_cpu
     def densities(self, observations: Sequence[Tensor]) -> Tensor:
         """The densities [..., xi, G] of observations [..., n_s, d] of every state; leading sizes are those of worlds.
 
@@ -109,15 +128,15 @@ class Policy:
     _q: Callable[[int, Tensor], Tensor]  # f(D, x, .) for checked x
     problem: Problem
     num_worlds: int | None  # B, or None for one world without that axis
-    actor: nn.Module | None = None  # of one world: every step at once, for programs
+    actor: Actor | None = None  # of one world: every step at once, for programs
 
     def q(self, step: int, x: Tensor) -> Tensor:
         """f(D, x, a) for x [n, d] (one world) or [B, n, d] (B worlds): [..., A].
 
         Args:
             step: 0 .. H-1.
-            x: finite readings, n >= 0. float64 and float32 are taken as they are; other numbers, and readings that are
-                not a tensor on the CPU, are brought there as float64.
+            x: finite readings, n >= 0. float32 and float64 are taken as they are, other numbers as float64; arrays,
+                lists and tensors on another device are brought to the CPU.
 
         Raises:
             SettingError: a step beyond the horizon.
@@ -152,7 +171,8 @@ def _all_finite(x: Tensor) -> bool:
 def _readings(x: object) -> Tensor:
     """Readings on the CPU, in float32 or float64."""
     if not isinstance(x, Tensor) or not x.is_cpu:
-        x = torch.as_tensor(x, device="cpu")
+        dtype = getattr(x, "dtype", None)  # a list has none: torch would take its default
+        x = torch.as_tensor(x, device="cpu", dtype=None if dtype is not None else torch.float64)
     if x.dtype in (torch.float32, torch.float64):
         return x
     if x.is_complex():

@@ -36,6 +36,7 @@ from torch import Tensor
 from s2r_torch.density.direct import kernel_values
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.device import on_cpu
 from s2r_torch.errors import SettingError
 from s2r_torch.predictors.ensemble import greedy_actions
 from s2r_torch.rng import Seed
@@ -100,6 +101,7 @@ class Look:
     enough: bool
 
 
+@on_cpu
 def look(meta_policy: MetaPolicy, samples: list[Tensor], stopping: Stopping) -> Look:
     """Judges one look.
 

@@ -70,7 +70,7 @@ class NetActor(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The same at every step: `[H, n, A]`."""
         placed = self._placed(x)
-        return torch.stack([self._values(step, *placed) for step in range(len(self.steps))]).clamp(0, 1).mT
+        return torch.stack([self._values(step, *placed) for step in range(len(self.steps))]).clamp(0, 1).mT.contiguous()
 
     def _placed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x in [-1, 1], [d, n]; cell [n] and place in it [d, n]."""
@@ -94,8 +94,11 @@ class NetActor(nn.Module):
         return u[None]
 
 
+Actor = GroupActor | NetActor
+
+
 @singledispatch
-def actor(group: PredictorGroup, D: Tensor, graph: StateGraph) -> GroupActor | NetActor:
+def actor(group: PredictorGroup, D: Tensor, graph: StateGraph) -> Actor:
     """A group of one member in a world with densities D `[xi, G]`."""
     return GroupActor(group, D, graph)
 

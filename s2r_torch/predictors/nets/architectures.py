@@ -123,7 +123,7 @@ class ConesNet(StatisticsNet):
     def setup(self) -> None:
         super().setup()
         size = self.problem.graph.horizon * (len(self.ranks) + len(self.functionals))
-        self.register_buffer("anchors", torch.zeros(self.options["anchors"], size))
+        self.register_buffer("anchors", torch.zeros(self.options["anchors"], size, dtype=torch.float32))
 
     def summary(self, D: Tensor) -> Tensor:
         return sup_distances(self._statistics(D), self.anchors)
@@ -131,7 +131,8 @@ class ConesNet(StatisticsNet):
     @torch.no_grad()
     def fit_scales(self, D: Tensor) -> None:
         """The first training densities become anchors, repeated where there are too few; distances stay as they are."""
-        self.anchors.copy_(self._statistics(D.to(self.anchors.dtype))[torch.arange(len(self.anchors)) % len(D)])
+        first = torch.arange(len(self.anchors), device=D.device) % len(D)
+        self.anchors.copy_(self._statistics(D.to(self.anchors.dtype))[first])
         super().fit_scales(D)
         self.centre.zero_()
         self.spread.fill_(1.0)

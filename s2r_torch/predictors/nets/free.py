@@ -42,7 +42,7 @@ class FreeNet(LookupNet):
     def make_step(self, states: int, generator: torch.Generator) -> Step:
         inputs = self.summary_size + states + self.problem.spec.obs_dim
         sizes = self.sizes(self.summary_size, states)
-        with _plain_torch(int(torch.randint(2**62, (1,), generator=generator, device="cpu"))):
+        with _plain_torch(int(torch.randint(2**62, (1,), generator=generator))):
             modules = [self.module(inputs, sizes.num_actions) for _ in range(self.size)]
             return FreeStep(modules, sizes, torch.randn(ROWS, inputs), f"{type(self).__name__}.module")
 
@@ -53,7 +53,7 @@ def _plain_torch(seed: int) -> Iterator[None]:
     dtype = torch.get_default_dtype()
     try:
         torch.set_default_dtype(torch.float32)
-        with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.inference_mode(False), torch.enable_grad():
+        with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
             torch.manual_seed(seed)
             yield
     finally:
@@ -111,7 +111,7 @@ class FreeStep(Step):
         return self._run(prepared.weights, rows).mT
 
     def lipschitz_bound(self, constants: Constants) -> Tensor:
-        return torch.full((self.sizes.members,), torch.inf, dtype=torch.float64, device="cpu")
+        return torch.full((self.sizes.members,), torch.inf, dtype=torch.float64)
 
     def _run(self, weights: Weights, rows: Tensor) -> Tensor:
         """All members' values, [F, m, A]."""

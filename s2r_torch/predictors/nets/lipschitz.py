@@ -116,6 +116,11 @@ class _AfterAbs(torch.autograd.Function):
         return upward, grad @ u.mT, None
 
 
+def _uniform(*shape: int, generator: torch.Generator) -> Tensor:
+    """Initial weights in [0, 1), float32 whatever torch's default is."""
+    return torch.rand(shape, generator=generator, dtype=torch.float32)
+
+
 class StackedLinear(nn.Module):
     """F linear layers side by side: [F, n, in] -> [F, n, out].
 
@@ -140,8 +145,8 @@ class StackedLinear(nn.Module):
     ):
         super().__init__()
         scale = 1 / math.sqrt(max(1, inputs))
-        self.weight = nn.Parameter((torch.rand(members, outputs, inputs, generator=generator) * 2 - 1) * scale)
-        self.bias = nn.Parameter((torch.rand(members, 1, outputs, generator=generator) - 0.5) * scale) if bias else None
+        self.weight = nn.Parameter((_uniform(members, outputs, inputs, generator=generator) * 2 - 1) * scale)
+        self.bias = nn.Parameter((_uniform(members, 1, outputs, generator=generator) - 0.5) * scale) if bias else None
         self.bound = bound
 
     def effective(self, constants: Tensor | None = None) -> Tensor:
@@ -178,8 +183,8 @@ class StackedConv(nn.Module):
         super().__init__()
         shape = (members * outputs, inputs, *[taps] * obs_dim)
         scale = 1 / math.sqrt(inputs * taps**obs_dim)
-        self.weight = nn.Parameter((torch.rand(shape, generator=generator) * 2 - 1) * scale)
-        self.bias = nn.Parameter((torch.rand(members * outputs, generator=generator) - 0.5) * scale)
+        self.weight = nn.Parameter((_uniform(*shape, generator=generator) * 2 - 1) * scale)
+        self.bias = nn.Parameter((_uniform(members * outputs, generator=generator) - 0.5) * scale)
         self.members, self.stride, self.padding = members, stride, taps // 2
         self.convolve = {1: nn.functional.conv1d, 2: nn.functional.conv2d, 3: nn.functional.conv3d}[obs_dim]
 

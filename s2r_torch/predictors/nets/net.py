@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from s2r_torch.base import check_shape
 from s2r_torch.density.grid import look_up
+from s2r_torch.device import on_cpu
 from s2r_torch.errors import LipschitzError, SettingError
 from s2r_torch.predictors.nets.heads import head_class
 from s2r_torch.predictors.nets.lipschitz_estimate import LipschitzEstimate
@@ -60,13 +61,8 @@ class Net(nn.Module):
 
     name = ""
 
-    def __init__(
-        self,
-        problem: Problem,
-        members: int,
-        generator: torch.Generator,
-        **settings,
-    ):
+    @on_cpu
+    def __init__(self, problem: Problem, members: int, generator: torch.Generator, **settings):
         super().__init__()
         told, self.options = net_settings(self.name, self.options, settings)
         bound = self.default_bound if told.lipschitz_bound is None else told.lipschitz_bound
@@ -79,10 +75,10 @@ class Net(nn.Module):
         self.width, self.depth, self.x_width = told.width, told.depth or self.default_depth, told.x_width
         self.head = told.head or self.default_head
         grid, spec = problem.grid, problem.spec
-        low, high = (torch.tensor(edge, dtype=torch.float64, device="cpu") for edge in (spec.low, spec.high))
+        low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (spec.low, spec.high))
         self.register_buffer("x_centre", (low + high) / 2)
         self.register_buffer("x_half", (high - low) / 2)
-        self.register_buffer("height", torch.ones((), dtype=torch.float32, device="cpu"))
+        self.register_buffer("height", torch.ones((), dtype=torch.float32))
         self.setup()
         with torch.no_grad():
             nothing = self.height.new_zeros(1, problem.graph.num_states, grid.num_points)
