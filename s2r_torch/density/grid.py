@@ -173,11 +173,12 @@ class DensityGrid:
     def require_resolved(self, dtype: torch.dtype) -> None:
         """Raises ObservationError where steps between numbers of the readings' dtype are not small beside the nodes."""
         if dtype == torch.float32 and not self.takes_float32:
-            axis = max(range(self.obs_dim), key=lambda j: max(abs(self.low[j]), abs(self.high[j])))
+            j = max(range(self.obs_dim), key=lambda j: _float32_step(self.axes[j]))
+            step, gap = _float32_step(self.axes[j]), float(self.axes[j].diff().min())
             raise ObservationError(
                 expected="readings in float64",
-                got=f"float32, whose steps near {self.high[axis]:g} are {_float32_step(self.axes[axis]):.2g} wide where "
-                f"nodes lie {float(self.axes[axis].diff().min()):.2g} apart on axis {axis}",
+                got=f"float32, whose steps near {self.high[j]:g} are {step:.2g} wide where nodes lie {gap:.2g} apart "
+                f"on axis {j}",
                 cause="a box far from 0: take float64 all the way from the sensor, or subtract a constant",
             )
 

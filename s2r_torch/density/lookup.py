@@ -26,7 +26,6 @@ from torch import Tensor, nn
 
 from s2r_torch.density.grid import DensityGrid
 
-
 DTYPES = (torch.float32, torch.float64)
 
 
@@ -66,7 +65,9 @@ class LookUp:
             cells = cells.unfold(1 + j, 2, 1)
         cells = cells.flatten(1 + grid.obs_dim).movedim(-1, 1).flatten(2).flatten(0, 1)  # [S 2^d, cells]
         self._table = nn.functional.pad(cells, (0, 1))
-        self._of_cell = self._table.T.contiguous().numpy()  # [cells + 1, S 2^d]; NumPy's rows cost less to take one by one
+        self._of_cell = (
+            self._table.T.contiguous().numpy()
+        )  # [cells + 1, S 2^d]; NumPy's rows cost less to take one by one
         self._axes = [axis.tolist() for axis in grid.axes]
         self._ends = {dtype: [edge.flatten().tolist() for edge in grid.edges(dtype)] for dtype in DTYPES}
 

@@ -29,7 +29,7 @@ class Elimination:
     Args:
         rule: a name in `rules.RULES`.
         on_empty: `error`, or `best` to go on with the member of least pooled risk (theory.md C10).
-        slack: per state, the squared bias that the calibrated rule allows; other rules take b_bar from the budget.
+        b_bar: per state, the bias that the calibrated rule allows; other rules take the budget's.
         value_bias: how much V_hat* exceeds the value of its own policy, measured by calibration; heuristic.
 
     Raises:
@@ -38,7 +38,7 @@ class Elimination:
 
     rule: str
     on_empty: str = "error"
-    slack: tuple[float, ...] | None = None
+    b_bar: tuple[float, ...] | None = None
     value_bias: float = 0.0
 
     def __post_init__(self):
@@ -223,11 +223,10 @@ def td_eliminate(state: int, knowledge: Knowledge, judges: Judges) -> Knowledge:
 def _settings(state: int, judges: Judges) -> RuleSettings:
     """What the rule is told at this state."""
     budget, elimination = judges.budget, judges.elimination
-    slack = None if elimination.slack is None else elimination.slack[state]
     leaf = int(judges.graph.layer[state]) == judges.graph.horizon - 1
     return RuleSettings(
         phi=budget.phi,
-        b_bar=budget.b_bar if slack is None else math.sqrt(slack),
+        b_bar=budget.b_bar if elimination.b_bar is None else elimination.b_bar[state],
         num_members=judges.ensemble.size,
         delta=budget.delta_td,
         reward_width=judges.ensemble.problem.spec.reward_width,

@@ -25,7 +25,9 @@ def readings(grid, dtype, n=300):
     g = torch.Generator().manual_seed(0)
     low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (grid.low, grid.high))
     x = low + (high - low) * (1.4 * torch.rand(n, grid.obs_dim, generator=g, dtype=torch.float64) - 0.2)
-    ends = [edge.to(dtype).nextafter(torch.full_like(edge, way).to(dtype)) for edge in (low, high) for way in (-1e9, 1e9)]
+    ends = [
+        edge.to(dtype).nextafter(torch.full_like(edge, way).to(dtype)) for edge in (low, high) for way in (-1e9, 1e9)
+    ]
     nodes = grid.nodes[torch.randint(grid.num_points, (40,), generator=g)]
     huge = torch.full_like(low, 1e39 if dtype == torch.float64 else 3e38)
     return torch.cat([x.to(dtype), nodes.to(dtype), torch.stack([low, high, huge, -huge]).to(dtype), torch.stack(ends)])
@@ -50,12 +52,16 @@ def test_nothing_looked_up():
     grid = GRIDS["plane"]
     empty = torch.zeros(0, 2, dtype=torch.float64)
     assert LookUp(grid, torch.rand(3, grid.num_points))(*place(grid, by_axis(empty))).shape == (3, 0)
-    assert LookUp(grid, torch.rand(0, grid.num_points))(*place(grid, by_axis(readings(grid, torch.float32)))).shape[0] == 0
+    assert (
+        LookUp(grid, torch.rand(0, grid.num_points))(*place(grid, by_axis(readings(grid, torch.float32)))).shape[0] == 0
+    )
 
 
 def test_float32_far_from_0_is_refused_with_its_steps():
     GRIDS["plane"].require_resolved(torch.float32)
     GRIDS["far"].require_resolved(torch.float64)
     assert math.isclose(GRIDS["far"].axes[0].diff().min(), 6 / 23, rel_tol=1e-6)
-    with pytest.raises(ObservationError, match=r"readings in float64; got float32.* are 0\.54 wide where nodes lie 0\.26"):
+    with pytest.raises(
+        ObservationError, match=r"readings in float64; got float32.* are 0\.54 wide where nodes lie 0\.26"
+    ):
         GRIDS["far"].require_resolved(torch.float32)

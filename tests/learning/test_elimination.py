@@ -268,14 +268,14 @@ def test_values_of_successors_must_be_known():
         td_eliminate(0, Knowledge.blank(judges), judges)
 
 
-def test_slack_replaces_the_bias_bound_state_by_state():
-    """The calibrated rule allows (sqrt(slack) + noise)^2 at each state."""
+def test_a_measured_b_bar_replaces_the_budget_s_state_by_state():
+    """The calibrated rule allows (b_bar + noise)^2 at each state."""
     world = random_world(4, 2, 2)
-    slack = tuple(0.01 * (s + 1) for s in range(world.graph.num_states))
-    judges = judges_of(world, random_class(world, 4, 0), budget_for(world, 4), "calibrated", slack=slack)
+    b_bar = tuple(0.1 * math.sqrt(s + 1) for s in range(world.graph.num_states))
+    judges = judges_of(world, random_class(world, 4, 0), budget_for(world, 4), "calibrated", b_bar=b_bar)
     noise = world.spec.reward_width * math.sqrt(math.log(4 / judges.budget.delta_td) / (2 * judges.budget.n_train * 3))
     for call in sweep(judges).history:
-        assert call.threshold == pytest.approx((math.sqrt(slack[call.state]) + noise) ** 2)
+        assert call.threshold == pytest.approx((b_bar[call.state] + noise) ** 2)
 
 
 def test_an_empty_class_cannot_be_made():

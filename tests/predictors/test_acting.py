@@ -1,4 +1,4 @@
-"""A prepared policy does what the class does: every network, one reading or many, on nodes, on edges and off the grid."""
+"""A prepared policy does what the class does: every network, one reading or many, on nodes and off the grid."""
 
 from dataclasses import replace
 
@@ -199,7 +199,9 @@ def test_a_member_that_gives_no_numbers_is_named(lead):
     with torch.no_grad():
         meta.ensemble.groups[1].steps[3].out.weight[2, 0, 0] = torch.nan
     meta.condition(densities(meta, *lead))  # another member acts
-    with pytest.raises(LipschitzError, match=r"all 3 members of net 'lookup'; got NaN or inf in steps.3.out.weight of member 2"):
+    with pytest.raises(
+        LipschitzError, match=r"all 3 members of net 'lookup'; got NaN or inf in steps.3.out.weight of member 2"
+    ):
         meta.ensemble.groups[1].certify()
     with pytest.raises(ObservationError, match=r"member 5 \(2 of 3 of net 'lookup'\); got NaN or inf at step 3"):
         replace(meta, chosen=5).condition(densities(meta, *lead))

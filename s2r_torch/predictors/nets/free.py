@@ -8,9 +8,9 @@
 It gets the statistics of `lookup`, the densities looked up at x, and x. Its Lipschitz bound is infinite, and the class
 is marked (`Ensemble.certified`): no guarantee that uses Assumption 4 holds.
 
-What layers do only in training, such as Dropout, they do where gradients are taken, and nowhere else. A module that vmap
-cannot run (`.item()`, an `if` on numbers) is run member by member. A module that cannot be a predictor is refused when
-it is made: `_Examined` lists why.
+What layers do only in training, such as Dropout, they do where gradients are taken, and nowhere else. A module that
+vmap cannot run (`.item()`, an `if` on numbers) is run member by member. A module that cannot be a predictor is refused
+when it is made: `_Examined` lists why.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ class FreeStep(Step):
         self._module = [modules[0].to("meta")]  # in a list: not a submodule, its own weights are not used
         self._by_vmap = self._vmap_gives(rows, expected)
         if not self._by_vmap and not _close(self._run(dict(self.weights.items()), rows), expected):
-            examined.refuse("members that differ by their parameters alone", "another result with their parameters only")
+            examined.refuse(
+                "members that differ by their parameters alone", "another result with their parameters only"
+            )
 
     def prepare(self, summary: Tensor, constants: Constants) -> PreparedFree:
         return PreparedFree(summary, dict(self.weights.items()))
@@ -171,8 +173,9 @@ class _Examined:
         if not any(True for _ in first.parameters()):
             self.refuse("parameters", "none", "nothing to train")
         constants = {name: buffer.detach().clone() for name, buffer in first.named_buffers()}
+        written = {name: (id(buffer), buffer._version) for name, buffer in first.named_buffers()}
         self._called(first.train(), rows)
-        changed = [name for name, buffer in first.named_buffers() if not torch.equal(buffer, constants[name])]
+        changed = [name for name, buffer in first.named_buffers() if written[name] != (id(buffer), buffer._version)]
         if changed:
             kind = type(first.get_submodule(changed[0].rpartition(".")[0])).__name__
             self.refuse(
@@ -182,7 +185,9 @@ class _Examined:
             )
         for other in others:
             if {k: v.shape for k, v in other.named_parameters()} != {k: v.shape for k, v in first.named_parameters()}:
-                self.refuse("members alike but for their numbers", "parameters of other shapes", "a random architecture")
+                self.refuse(
+                    "members alike but for their numbers", "parameters of other shapes", "a random architecture"
+                )
             if any(not torch.equal(buffer, constants[name]) for name, buffer in other.named_buffers()):
                 self.refuse("buffers that all members share", "others", "numbers of its own: make them parameters")
         stacked = {
@@ -197,7 +202,9 @@ class _Examined:
         except Exception as error:  # a user's own code
             reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
             raise SettingError(
-                expected=f"{self.name} to map rows {list(rows.shape)} to values", got=reason, cause="the module's forward"
+                expected=f"{self.name} to map rows {list(rows.shape)} to values",
+                got=reason,
+                cause="the module's forward",
             ) from error
 
 

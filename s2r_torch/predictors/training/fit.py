@@ -161,7 +161,8 @@ class _BellmanFit(LightningModule):
         if layer < self.layer:
             self._enter(layer)
         b, x, actions, local, target = self._batch(int(number))
-        q = self.net.raw_q(layer, self.summary[b], local, x)
+        with self.seed.child("noise", int(number)).as_global(self.device):  # of Dropout and the like in users' modules
+            q = self.net.raw_q(layer, self.summary[b], local, x)
         loss = (_errors(q, actions, target).mean(-1) * self.weight[:, b]).mean(-1)  # [F]
         if self.logger is not None:
             self.log_dict({"train/bellman_risk": loss.mean().detach(), "train/layer": float(layer)})
@@ -240,7 +241,11 @@ class _BellmanFit(LightningModule):
         _, states, n, _ = self.x.shape
         b = torch.randperm(self.batched, generator=generator)[: self.settings.batch_simulators]
         size = min(n, self.settings.batch_samples)
-        i = torch.rand(len(b), states, n, generator=generator, dtype=torch.float32).topk(size, -1).indices.to(self.device)
+        i = (
+            torch.rand(len(b), states, n, generator=generator, dtype=torch.float32)
+            .topk(size, -1)
+            .indices.to(self.device)
+        )
         rows = b.to(self.device)[:, None, None], torch.arange(states, device=self.device)[None, :, None], i
         x, actions, local = self.x[rows], self.actions[rows], self.features[rows]
         target = self.target[(slice(None), *rows)]
