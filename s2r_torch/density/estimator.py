@@ -32,7 +32,7 @@ from s2r_torch.density.direct import direct_sums, gemm_sums
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import Kernel
 from s2r_torch.density.moments import add_moments, combine_moments, faster_by_moments, window_sums
-from s2r_torch.density.samples import at_index, check_samples, check_varies, varies
+from s2r_torch.density.samples import at_index, check_samples, check_scattered, check_varies, varies
 from s2r_torch.density.windows import AxisWindows
 from s2r_torch.device import on_cpu
 from s2r_torch.errors import ObservationError, SettingError
@@ -108,7 +108,7 @@ class DensityEstimator:
 
         Raises:
             ObservationError: wrong shape, no samples, NaN or inf, too many samples off the grid, or a coordinate that
-                is constant or repeats another one.
+                is constant, mostly constant, or repeats another one.
 
         Cost:
             No episodes. Moments: O(n) time and one small matrix product per density. Memory independent of n.
@@ -125,6 +125,7 @@ class DensityEstimator:
         self.check_off_grid(off, x.shape[-2])
         if not self.allow_constant:
             check_varies(*varies(x), x.shape[-2])
+            check_scattered(x, self.bandwidth)
 
     def count_off_grid(self, x: Tensor) -> Tensor:
         """How many samples of each state lie off the grid, `[...]`; raises ObservationError unless x is finite."""
@@ -206,7 +207,7 @@ class DensityStream:
         """Takes samples x `[..., n, d]` in; their leading sizes are those of the stream.
 
         Raises:
-            ObservationError: another shape or dtype, NaN or inf.
+            ObservationError: another shape or dtype, NaN or inf, or mostly one point.
         """
         if x.shape[:-2] != self.lead or x.dtype != self.dtype:
             raise ObservationError(
@@ -217,6 +218,8 @@ class DensityStream:
         self._off_grid += self.estimator.count_off_grid(x)
         if self.n == 0:
             self._first = x[..., :1, :].clone()
+        if not self.estimator.allow_constant:
+            check_scattered(x, self.estimator.bandwidth)
         moves, differ = varies(x)
         self._moves = self._moves | moves | (x[..., 0, :] != self._first[..., 0, :])
         self._differ = self._differ | differ
