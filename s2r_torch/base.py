@@ -10,7 +10,7 @@ Shape legend, used in every docstring:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -208,6 +208,12 @@ class StateGraph:
     def states_of(self, step: int) -> list[int]:
         """The states of one layer, in depth-first order."""
         return (self.layer == step).nonzero().flatten().tolist()
+
+    def backward(self) -> Iterator[tuple[int, int]]:
+        """(step, state) of every state, layer by layer from the last one: successors come before those they follow."""
+        for step in reversed(range(self.horizon)):
+            for state in self.states_of(step):
+                yield step, state
 
     def end(self, path: Path) -> int:
         """The state at the end of an action path of length at most H - 1."""

@@ -13,7 +13,8 @@ True
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -43,6 +44,13 @@ class Seed:
     def generator(self) -> torch.Generator:
         """A fresh generator; two calls return generators in the same state."""
         return torch.Generator().manual_seed(self.integer())
+
+    @contextmanager
+    def as_global(self, device: torch.device) -> Iterator[None]:
+        """torch's global generators as this stream, for code that takes no generator; afterwards they are as before."""
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(self.integer())
+            yield
 
     def generators(self, ids: Iterable[int]) -> list[torch.Generator]:
         """One generator per simulator, a function of the simulator's own id."""

@@ -115,15 +115,14 @@ def largest_excess(mixture) -> float:
     V = torch.zeros(members.size, 2, truth.graph.num_states, dtype=torch.float64)
     _, Q = exact.optimal(truth)
     largest = 0.0
-    for step in reversed(range(truth.graph.horizon)):
-        for s in truth.graph.states_of(step):
-            q = members.q(conditioned, step, truth.x[:, s])  # [F, B, m, A]
-            V[:, :, s] = (truth.weight[:, s] * q.amax(-1)).sum(-1)
-            following = truth.graph.next_state[s]
-            after = V[:, :, following.clamp(min=0)] * (following >= 0)
-            off = q - after[:, :, None] - truth.reward[:, s]
-            excess = (truth.weight[:, s] * off.square().mean(-1)).sum(-1)
-            largest = max(largest, float((excess - excess[0]).max()))
+    for step, s in truth.graph.backward():
+        q = members.q(conditioned, step, truth.x[:, s])  # [F, B, m, A]
+        V[:, :, s] = (truth.weight[:, s] * q.amax(-1)).sum(-1)
+        following = truth.graph.next_state[s]
+        after = V[:, :, following.clamp(min=0)] * (following >= 0)
+        off = q - after[:, :, None] - truth.reward[:, s]
+        excess = (truth.weight[:, s] * off.square().mean(-1)).sum(-1)
+        largest = max(largest, float((excess - excess[0]).max()))
     return largest
 
 

@@ -25,7 +25,7 @@ from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.families import make_family
 from s2r_torch.families.draws import Draws
 from s2r_torch.files import tensors as tensor_files
-from s2r_torch.learning.calibration import CalibrationSettings, bellman_table, quantile_slack, replay
+from s2r_torch.learning.calibration import CalibrationSettings, bellman_table, measured_b_bar, replay
 from s2r_torch.learning.estimator import estimate_densities
 from s2r_torch.progress import Silent
 from s2r_torch.rng import Seed
@@ -121,13 +121,13 @@ def half_slack(risks: Tensor, splits: int = 64) -> Tensor:
 SLACKS = {  # what the rule could allow for, from risks [F, B, xi] of calibration simulators
     "none": lambda risks: torch.zeros(risks.shape[2], dtype=torch.float64),
     "halves": half_slack,
-    "quantile": lambda risks: quantile_slack(risks, CalibrationSettings().quantile),  # the rule's own
+    "quantile": lambda risks: measured_b_bar(risks, CalibrationSettings().quantile) ** 2,  # the rule's own
 }
 
 
 def alive(found: dict[str, Tensor], n: int, draw: int, slacks: Tensor) -> Tensor:
     """Survivors [K, F] among one set of judges at slacks [K, xi]."""
-    return replay(found[f"judge/{draw}/{n}"], found["layer"], n, slacks, DELTA)
+    return replay(found[f"judge/{draw}/{n}"], found["layer"], n, slacks.sqrt(), DELTA)
 
 
 def report(console: Console, results: list[dict[str, Tensor]], samples: list[int], draws: int) -> bool:
@@ -177,7 +177,7 @@ def draw_curve(results: list[dict[str, Tensor]], samples: list[int], draws: int,
     figure = Figure(figsize=(10, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     count_axes, regret_axes = figure.subplots(1, 2)
-    own = torch.cat([quantile_slack(found["calibrate"], CalibrationSettings().quantile) for found in results])
+    own = torch.cat([measured_b_bar(found["calibrate"], CalibrationSettings().quantile) ** 2 for found in results])
     for i, n in enumerate(samples):
         colour = f"C{i}"
         kept = torch.stack(

@@ -148,12 +148,15 @@ def greedy_value(f, b, h, samples):
 
 
 def consensus(path, epsilon_test, world, memory):
-    """Algorithm 4."""
-    state, x = world.state_of(path), world.test_samples(world.state_of(path))
+    """Algorithm 4; a state whose value every survivor gave before is not looked at again."""
+    state = world.state_of(path)
     memory.calls.append(("Consensus", state))
-    for f in memory.alive:
-        for b in range(world.B):
-            memory.V_hat[f, b, state] = greedy_value(world.predictors[f], b, len(path), x[b])
+    if any((f, b, state) not in memory.V_hat for f in memory.alive for b in range(world.B)):
+        memory.calls.append(("samples", state))
+        x = world.test_samples(state)
+        for f in memory.alive:
+            for b in range(world.B):
+                memory.V_hat[f, b, state] = greedy_value(world.predictors[f], b, len(path), x[b])
     for b in range(world.B):
         for f in memory.alive:
             for g in memory.alive:

@@ -266,13 +266,12 @@ def _optimal_values(data: tuple[Halves, ...], ensemble: Ensemble, reach: Tensor)
     graph = ensemble.problem.graph
     B = data[0][0].x.shape[0]
     values = tuple(torch.zeros(B, graph.num_states, dtype=torch.float64) for _ in range(2))
-    for step in reversed(range(graph.horizon)):
-        for s in graph.states_of(step):
-            y = _targets(data[s], values, graph.next_state[s])
-            for own, other in ((0, 1), (1, 0)):
-                x = data[s][own].x
-                q, chooser = (_regress(x, data[s][h], y[h], graph.num_actions, reach) for h in (own, other))
-                values[own][:, s] = q.gather(-1, chooser.argmax(-1, keepdim=True)).squeeze(-1).mean(1)
+    for _, s in graph.backward():
+        y = _targets(data[s], values, graph.next_state[s])
+        for own, other in ((0, 1), (1, 0)):
+            x = data[s][own].x
+            q, chooser = (_regress(x, data[s][h], y[h], graph.num_actions, reach) for h in (own, other))
+            values[own][:, s] = q.gather(-1, chooser.argmax(-1, keepdim=True)).squeeze(-1).mean(1)
     return values
 
 

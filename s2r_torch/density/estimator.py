@@ -27,12 +27,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from s2r_torch.defaults import plain_torch
 from s2r_torch.density.cells import AxisCells
 from s2r_torch.density.direct import direct_sums, gemm_sums
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import Kernel
 from s2r_torch.density.moments import add_moments, combine_moments, faster_by_moments, window_sums
-from s2r_torch.density.samples import at_index, check_samples, check_varies, varies
+from s2r_torch.density.samples import at_index, check_samples, check_scattered, check_varies, varies
 from s2r_torch.density.windows import AxisWindows
 from s2r_torch.errors import ObservationError, SettingError
 
@@ -67,6 +68,7 @@ class DensityEstimator:
     allow_constant: bool = False
     _cells: dict[torch.dtype, tuple[AxisCells, ...]] = field(default_factory=dict, init=False, repr=False)
 
+    @plain_torch()
     def __post_init__(self):
         object.__setattr__(self, "bandwidth", tuple(float(h) for h in self.bandwidth))
         if len(self.bandwidth) != self.grid.obs_dim:
@@ -100,12 +102,13 @@ class DensityEstimator:
                 raise SettingError(expected=f"{name} among {choices}", got=repr(value), cause="a misspelling")
         self.windows(torch.float64)  # refuses kernels without a boundary form
 
+    @plain_torch()
     def __call__(self, x: Tensor) -> Tensor:
         """D_hat `[..., G]` float64 from x `[..., n, d]` (float32 or float64).
 
         Raises:
             ObservationError: wrong shape, no samples, NaN or inf, too many samples off the grid, or a coordinate that
-                is constant or repeats another one.
+                is constant, mostly constant, or repeats another one.
 
         Cost:
             No episodes. Moments: O(n) time and one small matrix product per density. Memory independent of n.
@@ -122,10 +125,12 @@ class DensityEstimator:
         self.check_off_grid(off, x.shape[-2])
         if not self.allow_constant:
             check_varies(*varies(x), x.shape[-2])
+            check_scattered(x, self.bandwidth)
 
     def count_off_grid(self, x: Tensor) -> Tensor:
         """How many samples of each state lie off the grid, `[...]`; raises ObservationError unless x is finite."""
         low, high = check_samples(x, self.grid.obs_dim)
+        self.grid.require_resolved(x.dtype)
         if self.grid.holds(low, high):
             return torch.zeros(x.shape[:-2], dtype=torch.int64)
         return self.grid.count_outside(x)
@@ -202,7 +207,7 @@ class DensityStream:
         """Takes samples x `[..., n, d]` in; their leading sizes are those of the stream.
 
         Raises:
-            ObservationError: another shape or dtype, NaN or inf.
+            ObservationError: another shape or dtype, NaN or inf, or mostly one point.
         """
         if x.shape[:-2] != self.lead or x.dtype != self.dtype:
             raise ObservationError(
@@ -213,6 +218,8 @@ class DensityStream:
         self._off_grid += self.estimator.count_off_grid(x)
         if self.n == 0:
             self._first = x[..., :1, :].clone()
+        if not self.estimator.allow_constant:
+            check_scattered(x, self.estimator.bandwidth)
         moves, differ = varies(x)
         self._moves = self._moves | moves | (x[..., 0, :] != self._first[..., 0, :])
         self._differ = self._differ | differ

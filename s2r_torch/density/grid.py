@@ -11,13 +11,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 
 import torch
 from torch import Tensor
 
-from s2r_torch.errors import SettingError
+from s2r_torch.defaults import plain_torch
+from s2r_torch.errors import ObservationError, SettingError
 
 MAX_NODES = 2**22  # 32 MiB per density
 CHUNK = 2**18  # numbers looked at together, so that memory does not grow with samples
@@ -35,7 +36,9 @@ class DensityGrid:
     """
 
     axes: tuple[Tensor, ...]
+    _edges: dict[torch.dtype, tuple] = field(default_factory=dict, init=False, repr=False)
 
+    @plain_torch()
     def __post_init__(self):
         axes = tuple(torch.as_tensor(a, dtype=torch.float64) for a in self.axes)
         object.__setattr__(self, "axes", axes)
@@ -49,6 +52,7 @@ class DensityGrid:
         check_grid_size(tuple(len(a) for a in axes))
 
     @staticmethod
+    @plain_torch()
     def uniform(low: tuple[float, ...], high: tuple[float, ...], nodes: int | tuple[int, ...]) -> DensityGrid:
         """Equally spaced nodes from low to high, both included; `nodes` per axis, or one number for all."""
         counts = (nodes,) * len(low) if isinstance(nodes, int) else tuple(nodes)
@@ -75,6 +79,11 @@ class DensityGrid:
     def num_points(self) -> int:
         """G, the number of nodes."""
         return math.prod(self.shape)
+
+    @property
+    def num_cells(self) -> int:
+        """Boxes between neighbouring nodes."""
+        return math.prod(m - 1 for m in self.shape)
 
     @property
     def spacing(self) -> tuple[float, ...]:
@@ -142,28 +151,94 @@ class DensityGrid:
             weight = (weight[..., :, None] * torch.stack([1 - w, w], -1)[..., None, :]).flatten(-2)
         return index, weight
 
+    def positions(self, rows: Tensor) -> Tensor:
+        """A row of coordinates for each axis, `[d, n]`, in node numbers, float64: 2.5 is half-way from node 2 to 3."""
+        rows = rows.double()
+        if all(self._is_uniform):
+            low, scale = self._steps
+            return (rows - low).mul_(scale)
+        placed = (_locate(a, False, c) for a, c in zip(self.axes, rows.unbind(0), strict=True))
+        return torch.stack([i + w for i, w in placed])
+
     def interpolate(self, D: Tensor, x: Tensor) -> Tensor:
         """Densities D `[..., G]` looked up at x `[..., n, d]`, leading sizes broadcast: `[..., n]`.
 
         Multilinear between nodes, 0 off the grid; hence 1-Lipschitz in D in the sup norm.
         """
-        index, weight = self.locate(x)
         lead = torch.broadcast_shapes(D.shape[:-1], x.shape[:-2])
-        corners = index.expand(*lead, *index.shape[-2:]).flatten(-2)
-        values = D.expand(*lead, D.shape[-1]).gather(-1, corners).unflatten(-1, index.shape[-2:])
-        return (values * weight).sum(-1)
+        index, weight = (part.expand(*lead, *part.shape[-2:]).reshape(-1, *part.shape[-2:]) for part in self.locate(x))
+        D = D.expand(*lead, D.shape[-1]).reshape(-1, 1, D.shape[-1])
+        return look_up(D, index, weight)[..., 0].reshape(*lead, x.shape[-2])
+
+    def require_resolved(self, dtype: torch.dtype) -> None:
+        """Raises ObservationError where steps between numbers of the readings' dtype are not small beside the nodes."""
+        if dtype == torch.float32 and not self.takes_float32:
+            j = max(range(self.obs_dim), key=lambda j: _float32_step(self.axes[j]))
+            step, gap = _float32_step(self.axes[j]), float(self.axes[j].diff().min())
+            raise ObservationError(
+                expected="readings in float64",
+                got=f"float32, whose steps near {self.high[j]:g} are {step:.2g} wide where nodes lie {gap:.2g} apart "
+                f"on axis {j}",
+                cause="a box far from 0: take float64 all the way from the sensor, or subtract a constant",
+            )
+
+    @cached_property
+    def takes_float32(self) -> bool:
+        """Whether float32 tells readings apart that lie a thousandth of a cell from each other; not far from 0."""
+        return all(_float32_step(a) <= 1e-3 * float(a.diff().min()) for a in self.axes)
+
+    def edges(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Low and high ends of the axes `[d, 1]`, rounded to the dtype of readings, as `inside` compares them."""
+        if dtype not in self._edges:
+            ends = (torch.stack([a[end] for a in self.axes])[:, None] for end in (0, -1))
+            self._edges[dtype] = tuple(end.to(dtype) for end in ends)
+        return self._edges[dtype]
 
     @cached_property
     def _is_uniform(self) -> tuple[bool, ...]:
-        return tuple(
-            bool(
-                (
-                    (a - torch.linspace(float(a[0]), float(a[-1]), len(a), dtype=a.dtype)).abs()
-                    <= 0.01 * a.diff().min()
-                ).all()
-            )
-            for a in self.axes
-        )
+        """Whether nodes of each axis are equally spaced, up to rounding: cells are then found by arithmetic."""
+        even = (torch.linspace(float(a[0]), float(a[-1]), len(a), dtype=a.dtype, device=a.device) for a in self.axes)
+        off = ((a - b).abs().max() / a.diff().min() for a, b in zip(self.axes, even, strict=True))
+        return tuple(float(share) <= 1e-9 for share in off)
+
+    @cached_property
+    def _steps(self) -> tuple[Tensor, Tensor]:
+        """First node, and nodes per unit of length, `[d, 1]` each."""
+        low, high = self.edges(torch.float64)
+        return low, (self.last_cell + 1) / (high - low)
+
+    @cached_property
+    def last_cell(self) -> Tensor:
+        """Number of the last cell of each axis, `[d, 1]` float64."""
+        return self.axes[0].new_tensor(self.shape)[:, None] - 2
+
+    @cached_property
+    def cell_strides(self) -> Tensor:
+        """How many cells lie between neighbours along each axis, row-major, `[d]` float64."""
+        return self.axes[0].new_tensor([math.prod(m - 1 for m in self.shape[j + 1 :]) for j in range(self.obs_dim)])
+
+
+def _float32_step(axis: Tensor) -> float:
+    """The widest gap between neighbouring float32 numbers on an axis."""
+    return torch.finfo(torch.float32).eps * float(axis.abs().max())
+
+
+def look_up(D: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    """The densities of several states at given points, by multilinear interpolation (a convex combination of nodes).
+
+    Args:
+        D: `[B, S, G]`.
+        index: `[B, n, c]` int64, the c = 2^d nodes around each point (`DensityGrid.locate`).
+        weight: `[B, n, c]` their weights, >= 0, summing to 1 on the grid and to 0 off it.
+
+    Returns:
+        `[B, n, S]`.
+    """
+    batch, states, _ = D.shape
+    _, n, corners = index.shape
+    flat = index.reshape(batch, 1, n * corners).expand(batch, states, n * corners)
+    values = D.gather(2, flat).view(batch, states, n, corners)
+    return torch.einsum("bsnc,bnc->bns", values, weight.to(D.dtype))
 
 
 def check_grid_size(counts: tuple[int, ...]) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from s2r_torch.errors import ObservationError
 
+FEW, POINT = 16, 1e-3  # samples that make a state suspicious; bandwidths that are no wider than a point
 ROWS = 64  # rows side by side, so that a minimum over few columns runs over long vectors
 
 
@@ -97,6 +98,32 @@ def check_varies(moves: Tensor, differ: Tensor, n: int) -> None:
             expected="coordinates that differ",
             got=f"coordinates {pair // d} and {pair % d} agree in all {n} samples{at_index(lead, moves.shape[:-1])}",
             cause="a duplicated column; their joint law has no density (Assumption 3)",
+        )
+
+
+def check_scattered(x: Tensor, bandwidth: tuple[float, ...]) -> None:
+    """Raises ObservationError when more than half of a state's samples `[..., n, d]` are one point in a coordinate.
+
+    Of such a law a kernel estimate is a spike whose integral depends on where the nodes lie: 0.77 or 1.5, say, not 1.
+
+    Cost:
+        `FEW` samples of each state; only states that those make suspicious are read in full.
+    """
+    n, d = x.shape[-2:]
+    if n < FEW:  # too few to say
+        return
+    states, width = x.reshape(-1, n, d), x.new_tensor(bandwidth) * POINT
+    few = states[:, :: n // FEW].sort(-2).values
+    suspects = (few[:, 3:] - few[:, :-3] <= 2 * width).any(-1).any(-1).nonzero().flatten()  # four of them are one point
+    near = (states[suspects] - states[suspects].median(-2, keepdim=True).values).abs() <= width
+    share = near.double().mean(-2)  # [suspects, d]
+    if bool((share > 0.5).any()):
+        which, j = divmod(int(share.argmax()), d)
+        raise ObservationError(
+            expected="samples that vary",
+            got=f"coordinate {j} has one value in {float(share[which, j]):.0%} of {n} samples"
+            f"{at_index(int(suspects[which]), x.shape[:-2])}",
+            cause="a sensor that is stuck most of the time, or cut at its range; its law has no density (Assumption 3)",
         )
 
 

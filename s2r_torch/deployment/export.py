@@ -1,10 +1,20 @@
 """A conditioned policy as one file that runs without this library: torch.export (`.pt2`) or ONNX (`.onnx`).
 
     program = torch.export.load("policy.pt2").module()
-    actions, q = program(torch.tensor(step), x)          # x [n, d] float32, step 0 .. H-1
+    actions, q = program(torch.tensor(step), x)          # x [n, d] float32, n >= 0; step 0 .. H-1, int32 or int64
 
-The file holds one world's densities for good. Observations that are not finite, and steps beyond the horizon, get
-action -1: a program has no other way to refuse.
+The file holds one world's densities for good. What it takes:
+
+    readings   float32; float64 where the box lies so far from 0 that float32 does not tell readings apart
+               (`reading_dtype`). Another type or number of columns is an error, of torch or of the runtime.
+    refused    readings that are not finite, and steps beyond the horizon, get action -1: a program has no other way.
+               1e39 is finite in float64, and infinite in float32.
+    device     the CPU that it was made on. `torch.export.passes.move_to_device_pass(program, "cuda")`, applied to what
+               `torch.export.load` gives and before `.module()`, moves all that a .pt2 file holds; `.to("cuda")` of the
+               module does not. Tested without a GPU: that nothing stays behind.
+    versions   a .pt2 file is tied to the torch that wrote it; export again from the policy file, which is not.
+
+It computes what `Policy.act` does by the same code (predictors/acting.py), one reading or many.
 """
 
 from __future__ import annotations
@@ -23,52 +33,9 @@ from s2r_torch.deployment.policy import Policy
 from s2r_torch.errors import SettingError
 from s2r_torch.files.whole import replacing, write_bytes
 from s2r_torch.predictors.ensemble import greedy_actions
-from s2r_torch.predictors.nets.embeddings import look_up
-from s2r_torch.predictors.nets.net import Net
 
 ENDINGS = (".pt2", ".onnx")
 ROWS = 8  # observations in the example that is traced; any number works afterwards
-
-
-class NetValues(nn.Module):
-    """f(D, x, .) of one member of a `Net` at every step, for fixed D [1, xi, G]: x [n, d] -> [H, n, A].
-
-    What `Net.q` does, without its tiles, so that n stays free; densities are looked up once for all steps.
-    """
-
-    def __init__(self, net: Net, D: Tensor):
-        super().__init__()
-        conditioned, graph = net.condition(D), net.problem.graph
-        self.grid, self.D, self.height = net.problem.grid, conditioned.D, float(net.height)
-        self.looks_up, self.x_centre, self.x_half = net.looks_up, net.x_centre, net.x_half
-        self.steps = list(net.steps)  # not as submodules: what they prepared holds all that is needed
-        self.prepared = [step.part(slice(0, 1), slice(0, 1)) for step in conditioned.steps]
-        states = [graph.states_of(step) if net.looks_up else [] for step in range(graph.horizon)]
-        d, xi = self.grid.obs_dim, graph.num_states
-        rows = [[*range(d), *(d + s for s in layer), d + xi * net.looks_up] for layer in states]
-        self.rows = [torch.tensor(layer) for layer in rows]
-
-    def forward(self, x: Tensor) -> Tensor:
-        shared = [((x.float() - self.x_centre) / self.x_half).clamp(-3, 3).mT]
-        if self.looks_up:
-            shared.append(look_up(self.D, *self.grid.locate(x[None]))[0].mT / self.height)
-        columns = torch.cat([*shared, torch.ones_like(shared[0][:1])])  # [d + xi + 1, n]
-        values = [
-            step.values(prepared, columns[rows], x.shape[0])[0]
-            for step, prepared, rows in zip(self.steps, self.prepared, self.rows, strict=True)
-        ]
-        return torch.stack(values).clamp(0, 1).mT
-
-
-class GroupValues(nn.Module):
-    """The same of any other `PredictorGroup` of one member."""
-
-    def __init__(self, group, D: Tensor, horizon: int):
-        super().__init__()
-        self.group, self.conditioned, self.horizon = group, group.condition(D), horizon
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.stack([self.group.q(self.conditioned, step, x[None])[0, 0] for step in range(self.horizon)])
 
 
 class Program(nn.Module):
@@ -76,9 +43,7 @@ class Program(nn.Module):
 
     def __init__(self, policy: Policy):
         super().__init__()
-        self.horizon = policy.problem.graph.horizon
-        net = isinstance(policy.group, Net)
-        self.values = NetValues(policy.group, policy.D) if net else GroupValues(policy.group, policy.D, self.horizon)
+        self.horizon, self.values = policy.problem.graph.horizon, policy.actor
 
     def forward(self, step: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         q = self.values(x).index_select(0, step.clamp(0, self.horizon - 1).reshape(1))[0]
@@ -95,7 +60,8 @@ def export_policy(policy: Policy, path: Path | str) -> None:
         path: ends in `.pt2`, which needs torch alone, or `.onnx` (pip install 's2r_torch[onnx]').
 
     Raises:
-        SettingError: another ending, a policy of several worlds, or onnx is not installed.
+        SettingError: another ending, a policy of several worlds, onnx is not installed, or a network that cannot be
+            traced.
         FileError: the file cannot be written.
     """
     path = Path(path)
@@ -129,17 +95,35 @@ def check_ending(path: Path | str) -> None:
         )
 
 
+def reading_dtype(policy: Policy) -> torch.dtype:
+    """What the program's readings are: float32 where it tells them apart, else float64."""
+    return torch.float32 if policy.problem.grid.takes_float32 else torch.float64
+
+
+@plain_torch()
 def traced(policy: Policy) -> torch.export.ExportedProgram:
-    """The policy as a graph, for any number of observations."""
+    """The policy as a graph, for any number of observations.
+
+    Raises:
+        SettingError: a network of a user's own whose code depends on the numbers that it sees.
+    """
     program = Program(policy).eval()
     grid = policy.problem.grid
-    low, high = (torch.tensor(edge, dtype=torch.float32) for edge in (grid.low, grid.high))
-    x = low + (high - low) * torch.linspace(0.1, 0.9, ROWS, dtype=torch.float32)[:, None]
+    low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (grid.low, grid.high))
+    share = torch.linspace(0.1, 0.9, ROWS, dtype=torch.float64)
+    x = (low + (high - low) * share[:, None]).to(reading_dtype(policy))
+    step, shapes = torch.zeros((), dtype=torch.int64), {"step": None, "x": {0: torch.export.Dim("n")}}
     with torch.no_grad():
-        program(torch.tensor(0), x)  # fills what the grid computes once, outside the trace
-        return torch.export.export(
-            program, (torch.tensor(0), x), dynamic_shapes={"step": None, "x": {0: torch.export.Dim("n", min=1)}}
-        )
+        program(step, x)  # fills what the grid computes once, outside the trace
+        try:
+            return torch.export.export(program, (step, x), dynamic_shapes=shapes)
+        except Exception as error:  # whatever a user's own code makes of being traced
+            reason = str(error).strip().partition("\n")[0][:200]
+            raise SettingError(
+                expected="a network that torch.export can trace",
+                got=f"{type(error).__name__}: {reason}",
+                cause="a network of your own that looks at numbers (`.item()`, `if`); deploy it with this library",
+            ) from error
 
 
 def _save_onnx(program: torch.export.ExportedProgram, path: Path) -> None:

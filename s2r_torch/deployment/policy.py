@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from s2r_torch.base import PredictorGroup, check_shape
+from s2r_torch.base import check_shape
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.deployment.likeness import Reference
 from s2r_torch.deployment.recording.episodes import Recording, after
 from s2r_torch.errors import ObservationError, SettingError
-from s2r_torch.predictors.ensemble import Ensemble, Evaluator, greedy_actions
+from s2r_torch.predictors.acting import Actor, actor
+from s2r_torch.predictors.ensemble import Ensemble, greedy_actions
 from s2r_torch.problem import Problem
+
+FEW = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +66,28 @@ class MetaPolicy:
         check_shape("densities", D_hat, expected if one else (None, *expected), "another grid, or another state graph")
         if not bool(torch.isfinite(D_hat).all()):
             raise ObservationError(expected="finite densities", got="NaN or inf", cause="a damaged estimate")
-        acting, D = self.ensemble.subset([self.chosen]), D_hat[None] if one else D_hat
-        return Policy(acting.evaluator(D), self.problem, None if one else len(D_hat), acting.groups[0], D)
+        acting = self.ensemble.subset([self.chosen])
+        if not one:
+            evaluator = acting.evaluator(D_hat)
+            self._require_values(partial(evaluator.q_of, 0), (len(D_hat),))
+            return Policy(partial(evaluator.q_of, 0), self.problem, len(D_hat))
+        alone = actor(acting.groups[0], D_hat, self.problem.graph)
+        self._require_values(alone.q, ())
+        return Policy(alone.q, self.problem, None, alone)
 
+    def _require_values(self, q: Callable[[int, Tensor], Tensor], lead: tuple[int, ...]) -> None:
+        """Raises ObservationError, with the member's name, unless its values are numbers, as seen at one reading."""
+        grid = self.problem.grid
+        middle = torch.tensor([grid.low, grid.high], dtype=torch.float64).mean(0).expand(*lead, 1, -1)
+        for step in range(self.problem.graph.horizon):
+            if not bool(torch.isfinite(q(step, middle)).all()):
+                raise ObservationError(
+                    expected=f"finite values of {self.ensemble.described(self.chosen)}",
+                    got=f"NaN or inf at step {step}",
+                    cause="damaged weights, or training that diverged",
+                )
+
+    @plain_torch()
     def condition_on(self, observations: Sequence[Tensor] | Recording) -> Policy:
         """The policy for a world's observations.
 
@@ -101,28 +125,57 @@ class MetaPolicy:
 class Policy:
     """A meta-policy conditioned on densities: a map from (step, observation) to an action."""
 
-    _evaluator: Evaluator
+    _q: Callable[[int, Tensor], Tensor]  # f(D, x, .) for checked x
     problem: Problem
     num_worlds: int | None  # B, or None for one world without that axis
-    group: PredictorGroup  # the acting predictor alone
-    D: Tensor  # [B or 1, xi, G] what it is conditioned on
+    actor: Actor | None = None  # of one world: every step at once, for programs
 
     @plain_torch()
     def q(self, step: int, x: Tensor) -> Tensor:
-        """f(D, x, a) for x [n, d] (one world) or [B, n, d] (B worlds): [..., A]."""
+        """f(D, x, a) for x [n, d] (one world) or [B, n, d] (B worlds): [..., A].
+
+        Args:
+            step: 0 .. H-1.
+            x: finite readings, n >= 0. float32 and float64 are taken as they are, other numbers as float64; arrays,
+                lists and tensors on another device are brought to the CPU.
+
+        Raises:
+            SettingError: a step beyond the horizon.
+            ObservationError: another shape, readings that are not finite real numbers, or float32 in a box so far from
+                0 that it does not tell readings apart.
+        """
         spec = self.problem.spec
         if not 0 <= step < spec.horizon:
             raise SettingError(
                 expected=f"a step in 0 .. {spec.horizon - 1}", got=str(step), cause="an episode longer than the horizon"
             )
-        x = torch.as_tensor(x)
+        x = _readings(x)
         expected = (None, spec.obs_dim) if self.num_worlds is None else (self.num_worlds, None, spec.obs_dim)
         check_shape("observations", x, expected, "a missing batch axis, other worlds, or another sensor")
-        if not bool(torch.isfinite(x).all()):
+        self.problem.grid.require_resolved(x.dtype)
+        if not _all_finite(x):
             raise ObservationError(expected="finite observations", got="NaN or inf", cause="a broken or stuck sensor")
-        q = self._evaluator.q_of(0, step, x[None] if self.num_worlds is None else x)
-        return q[0] if self.num_worlds is None else q
+        return self._q(step, x)
 
     def act(self, step: int, x: Tensor) -> Tensor:
         """Greedy actions for x [n, d] or [B, n, d]: [...] int64."""
         return greedy_actions(self.q(step, x))
+
+
+def _all_finite(x: Tensor) -> bool:
+    """Whether no number is NaN or infinite; few numbers are looked at one by one, which takes less time."""
+    if x.numel() <= FEW:
+        return all(map(math.isfinite, x.flatten().tolist()))
+    return math.isfinite(float(x.sum())) or bool(torch.isfinite(x).all())  # a sum of finite numbers may overflow
+
+
+def _readings(x: object) -> Tensor:
+    """Readings on the CPU, in float32 or float64."""
+    if not isinstance(x, Tensor) or not x.is_cpu:
+        dtype = getattr(x, "dtype", None)  # a list has none: torch would take its default
+        x = torch.as_tensor(x, device="cpu", dtype=None if dtype is not None else torch.float64)
+    if x.dtype in (torch.float32, torch.float64):
+        return x
+    if x.is_complex():
+        raise ObservationError(expected="real observations", got=str(x.dtype), cause="another sensor")
+    return x.double()

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from s2r_torch.defaults import plain_torch
 from s2r_torch.density.direct import kernel_values
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.deployment.policy import MetaPolicy
@@ -100,6 +101,7 @@ class Look:
     enough: bool
 
 
+@plain_torch()
 def look(meta_policy: MetaPolicy, samples: list[Tensor], stopping: Stopping) -> Look:
     """Judges one look.
 

@@ -74,14 +74,13 @@ def open_loop(truth: GroundTruth) -> tuple[Path, float]:
 def best_list(graph: StateGraph, reward: Tensor) -> tuple[Path, float]:
     """The best fixed list of H actions and its value, for mean rewards [xi, A]."""
     value, best = [0.0] * graph.num_states, [0] * graph.num_states
-    for step in reversed(range(graph.horizon)):
-        for state in graph.states_of(step):
-            totals = [
-                float(r) + (value[s] if s >= 0 else 0.0)
-                for r, s in zip(reward[state], graph.next_state[state].tolist(), strict=True)
-            ]
-            value[state] = max(totals)
-            best[state] = totals.index(value[state])
+    for _, state in graph.backward():
+        totals = [
+            float(r) + (value[s] if s >= 0 else 0.0)
+            for r, s in zip(reward[state], graph.next_state[state].tolist(), strict=True)
+        ]
+        value[state] = max(totals)
+        best[state] = totals.index(value[state])
     path: Path = ()
     for _ in range(graph.horizon):
         path += (best[graph.end(path)],)

@@ -3,15 +3,16 @@ r"""How far is a trained class from holding f*? Measured on simulators drawn for
 A trained class never holds f*, so a rule that allows for noise only would eliminate every member. Per state:
 
     f0    = argmin_f mean_b Risk_b(f)
-    slack = quantile over b of  Risk_b(f0) - min_f Risk_b(f)
+    b_bar = sqrt of the quantile over b of  Risk_b(f0) - min_f Risk_b(f)
 
-stands for the squared bias b_bar^2 of the calibrated rule. This is heuristic: it measures how unevenly the best member
-fits the simulators, not its distance from f*. Because calibration simulators and judges are exchangeable, a fresh
-simulator's excess lies below the slack with probability about the quantile, and that is all that is promised.
+stands for the bias that the calibrated rule allows, in units of total reward. This is heuristic: it measures how
+unevenly the best member fits the simulators, not its distance from f*. Because calibration simulators and judges are
+exchangeable, a fresh simulator's excess lies below b_bar^2 with probability about the quantile, and that is all that is
+promised.
 
-`density_bias` is what densities alone can add to b_bar (theory.md 2.1), from a certificate and a band. The slack of a
+`density_b_bar` is what densities alone can add to b_bar (theory.md 2.1), from a certificate and a band. That of a
 trained class holds their error already, having been measured on estimates of the same size: it is reported beside the
-slack and not added. An exact class has no other bias: there it is b_bar (`sim2real.gather_judges`).
+it and not added. An exact class has no other bias: there it is b_bar (`sim2real.gather_judges`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class CalibrationSettings(Settings):
         simulators: how many simulators are drawn for it.
         n: samples per state and simulator.
         n_rollouts: episodes per simulator that measure the class's overrating of itself.
-        quantile: share of simulators whose excess the slack covers.
+        quantile: share of simulators whose excess b_bar^2 covers.
 
     Raises:
         SettingError: a size below 1, or a quantile out of range.
@@ -55,7 +56,7 @@ class CalibrationSettings(Settings):
 class Calibration:
     """What the calibration simulators showed."""
 
-    slack: tuple[float, ...]  # [xi] squared bias allowed at every state
+    b_bar: tuple[float, ...]  # [xi] bias allowed at every state, in units of total reward
     risk: Tensor  # [F] pooled Bellman risk, summed over states
     value_bias: float  # V_hat* of the best member minus what its policy earned
 
@@ -82,15 +83,14 @@ def bellman_table(simulators: Guard, D_hat: Tensor, ensemble: Ensemble, n: int, 
     evaluator = ensemble.evaluator(D_hat)
     risks = torch.zeros(ensemble.size, len(simulators), graph.num_states, dtype=torch.float64)
     V_hat = torch.zeros_like(risks)
-    for step in reversed(range(graph.horizon)):
-        for s in graph.states_of(step):
-            data = try_actions(simulators, graph.paths[s], n, seed.child("state", s))
-            V_next = None if step == graph.horizon - 1 else V_hat[:, :, graph.next_state[s]]
-            risks[:, :, s], V_hat[:, :, s] = evaluator.bellman_risks(step, data, V_next)
+    for step, s in graph.backward():
+        data = try_actions(simulators, graph.paths[s], n, seed.child("state", s))
+        V_next = None if step == graph.horizon - 1 else V_hat[:, :, graph.next_state[s]]
+        risks[:, :, s], V_hat[:, :, s] = evaluator.bellman_risks(step, data, V_next)
     return risks, V_hat
 
 
-def density_bias(graph: StateGraph, lipschitz_bound: float, radius: float) -> tuple[float, ...]:
+def density_b_bar(graph: StateGraph, lipschitz_bound: float, radius: float) -> tuple[float, ...]:
     """What errors of the densities add to b_bar at every state, at most (theory.md 2.1).
 
         phi_D = min(1, C_L radius);    phi_D in the last layer, 2 phi_D before, where V_hat of the successor errs too
@@ -110,8 +110,8 @@ def density_bias(graph: StateGraph, lipschitz_bound: float, radius: float) -> tu
     return tuple(phi_D if step == graph.horizon - 1 else 2 * phi_D for step in graph.layer.tolist())
 
 
-def quantile_slack(risks: Tensor, quantile: float) -> Tensor:
-    """The slack above, [xi], from risks [F, B, xi] of the calibration simulators.
+def measured_b_bar(risks: Tensor, quantile: float) -> Tensor:
+    """The b_bar above, [xi], from risks [F, B, xi] of the calibration simulators.
 
     The quantile is the conformal one: the ceil((B + 1) quantile)-th smallest excess, or the largest where B is too
     small for that. `rules.calibrated` says what it promises.
@@ -119,17 +119,17 @@ def quantile_slack(risks: Tensor, quantile: float) -> Tensor:
     f0 = risks.mean(1).argmin(0)  # [xi]
     excess = risks[f0, :, torch.arange(len(f0))].T - risks.amin(0)  # [B, xi]
     rank = min(len(excess), math.ceil((len(excess) + 1) * quantile))
-    return excess.sort(0).values[rank - 1]
+    return excess.sort(0).values[rank - 1].sqrt()
 
 
-def replay(risks: Tensor, layer: Tensor, n: int, slacks: Tensor, delta: float) -> Tensor:
-    """Who would survive a backward sweep of the calibrated rule, from one table of risks, at every slack.
+def replay(risks: Tensor, layer: Tensor, n: int, b_bars: Tensor, delta: float) -> Tensor:
+    """Who would survive a backward sweep of the calibrated rule, from one table of risks, at every b_bar.
 
     Args:
         risks: `[F, B, xi]` Bellman risks of the judges, from n samples a state (`bellman_table`).
         layer: `[xi]` the layer of each state.
         n: samples per state and simulator.
-        slacks: `[K, xi]` squared biases to try.
+        b_bars: `[K, xi]` biases to try.
         delta: failure probability of the sweep; every state gets its share.
 
     Returns:
@@ -139,10 +139,10 @@ def replay(risks: Tensor, layer: Tensor, n: int, slacks: Tensor, delta: float) -
         No episodes: O(K F B xi) time.
     """
     F, B, xi = risks.shape
-    alive = torch.ones(len(slacks), F, dtype=torch.bool)
+    alive = torch.ones(len(b_bars), F, dtype=torch.bool)
     for state in sorted(range(xi), key=lambda s: -int(layer[s])):
-        for k, slack in enumerate(slacks[:, state].tolist()):
-            settings = RuleSettings(0.0, math.sqrt(slack), F, delta / xi)
+        for k, b_bar in enumerate(b_bars[:, state].tolist()):
+            settings = RuleSettings(0.0, b_bar, F, delta / xi)
             evidence = Evidence(risks[alive[k], :, state], n, lambda: torch.empty(0))
             alive[k, alive[k].clone()] = calibrated(evidence, settings).keep
     return alive
@@ -158,7 +158,7 @@ def calibrate(
     """
     risks, V_hat = bellman_table(simulators, D_hat, ensemble, settings.n, seed.child("table"))
     pooled = risks.mean(1)  # [F, xi]
-    slack = quantile_slack(risks, settings.quantile)
+    b_bar = measured_b_bar(risks, settings.quantile)
     best = int(pooled.sum(1).argmin())
     evaluator = ensemble.subset([best]).evaluator(D_hat)
     episodes = rollout(
@@ -168,4 +168,4 @@ def calibrate(
         seed.child("rollout"),
     )
     bias = float(V_hat[best, :, 0].mean() - episodes.returns.mean())
-    return Calibration(tuple(slack.tolist()), pooled.sum(1), bias)
+    return Calibration(tuple(b_bar.tolist()), pooled.sum(1), bias)

@@ -29,7 +29,7 @@ class Elimination:
     Args:
         rule: a name in `rules.RULES`.
         on_empty: `error`, or `best` to go on with the member of least pooled risk (theory.md C10).
-        slack: per state, the squared bias that the calibrated rule allows; other rules take b_bar from the budget.
+        b_bar: per state, the bias that the calibrated rule allows; other rules take the budget's.
         value_bias: how much V_hat* exceeds the value of its own policy, measured by calibration; heuristic.
 
     Raises:
@@ -38,7 +38,7 @@ class Elimination:
 
     rule: str
     on_empty: str = "error"
-    slack: tuple[float, ...] | None = None
+    b_bar: tuple[float, ...] | None = None
     value_bias: float = 0.0
 
     def __post_init__(self):
@@ -59,7 +59,7 @@ class Judges:
     elimination: Elimination
     seed: Seed
     on_call: Callable[[str, int, int], None] = lambda name, state, survivors: None
-    _last: list[Evaluator] = field(default_factory=list)
+    _last: list[Evaluator] = field(default_factory=list, init=False)  # never handed on by `replace`
 
     def evaluator(self, alive: Tensor) -> Evaluator:
         """The class conditioned on D_hat, without eliminated members; cached, and shrunk as members fall."""
@@ -142,7 +142,7 @@ def dfs_learn(state: int, knowledge: Knowledge, judges: Judges) -> Knowledge:
 def consensus(state: int, knowledge: Knowledge, judges: Judges) -> tuple[bool, Knowledge]:
     """Tests whether the surviving predictors agree on a state's value (Algorithm 4, Consensus).
 
-        V_hat[f, b] = mean_i max_a f(D_hat[b], x_i, a),   x_i fresh
+        V_hat[f, b] = mean_i max_a f(D_hat[b], x_i, a)
         agrees      = |V_hat[f, b] - V_hat[g, b]| <= epsilon_test(|p|)  for all survivors f, g and all b
 
     Args:
@@ -154,17 +154,21 @@ def consensus(state: int, knowledge: Knowledge, judges: Judges) -> tuple[bool, K
         The verdict, and knowledge with V_hat at that state.
 
     Paper deviation:
-        None.
+        x_i are drawn once per state, not once per call: a state that was asked about before, through another parent or
+        in an earlier round, keeps its V_hat and costs nothing. The union bound over all of F and one call per state
+        covers every later question to the survivors.
 
     Cost:
-        n_test episodes per simulator.
+        n_test episodes per simulator, none where V_hat of all survivors is known.
     """
     step = int(judges.graph.layer[state])
-    x = observe(judges.simulators, judges.graph.paths[state], judges.budget.n_test, judges.seed.child("test", state))
-    V_hat = judges.evaluator(knowledge.alive).greedy_values(step, x)
-    alive = V_hat[knowledge.alive]
+    if bool(knowledge.V_hat[knowledge.alive, :, state].isnan().any()):
+        seed = judges.seed.child("test", state)
+        x = observe(judges.simulators, judges.graph.paths[state], judges.budget.n_test, seed)
+        knowledge = _with_values(knowledge, state, judges.evaluator(knowledge.alive).greedy_values(step, x))
+    alive = knowledge.V_hat[knowledge.alive, :, state]
     spread = float((alive.amax(0) - alive.amin(0)).max())
-    return spread <= judges.budget.epsilon_test(step - 1), _with_values(knowledge, state, V_hat)
+    return spread <= judges.budget.epsilon_test(step - 1), knowledge
 
 
 def td_eliminate(state: int, knowledge: Knowledge, judges: Judges) -> Knowledge:
@@ -219,11 +223,10 @@ def td_eliminate(state: int, knowledge: Knowledge, judges: Judges) -> Knowledge:
 def _settings(state: int, judges: Judges) -> RuleSettings:
     """What the rule is told at this state."""
     budget, elimination = judges.budget, judges.elimination
-    slack = None if elimination.slack is None else elimination.slack[state]
     leaf = int(judges.graph.layer[state]) == judges.graph.horizon - 1
     return RuleSettings(
         phi=budget.phi,
-        b_bar=budget.b_bar if slack is None else math.sqrt(slack),
+        b_bar=budget.b_bar if elimination.b_bar is None else elimination.b_bar[state],
         num_members=judges.ensemble.size,
         delta=budget.delta_td,
         reward_width=judges.ensemble.problem.spec.reward_width,

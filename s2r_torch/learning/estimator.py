@@ -14,6 +14,7 @@ from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import MAX_NODES, DensityGrid
 from s2r_torch.density.kernels import KERNELS, make_kernel
 from s2r_torch.episodes import Guard, observe
+from s2r_torch.errors import ObservationError
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.rng import Seed
 from s2r_torch.schema import OneOf, Positive, Range, Settings
@@ -96,12 +97,22 @@ def estimate_densities(
     return torch.stack(list(states), 1)
 
 
+def density_at(estimator: DensityEstimator, path: Path, x: Tensor) -> Tensor:
+    """D_hat [..., G] of readings x [..., n, d] at a path's end; an ObservationError says which path it is."""
+    try:
+        return estimator(x)
+    except ObservationError as error:
+        got = f"{error.got} after actions {path}"
+        raise ObservationError(expected=error.expected, got=got, cause=error.cause) from error
+
+
 def _estimate(simulators: Guard, path: Path, estimator: DensityEstimator, n: int, seed: Seed) -> Tensor:
     """D_hat [B, G] at a path's end; more readings than fit into memory are drawn in parts, whose estimates average."""
     most = max(2, MOST_READINGS // (len(simulators) * simulators.spec.obs_dim))
     count = -(-n // most)
     if count == 1:
-        return estimator(observe(simulators, path, n, seed))
+        return density_at(estimator, path, observe(simulators, path, n, seed))
     sizes = [n // count + (i < n % count) for i in range(count)]
-    parts = (size * estimator(observe(simulators, path, size, seed.child(i))) for i, size in enumerate(sizes))
+    draws = (observe(simulators, path, size, seed.child(i)) for i, size in enumerate(sizes))
+    parts = (x.shape[-2] * density_at(estimator, path, x) for x in draws)
     return sum(parts) / n

@@ -15,11 +15,12 @@ from s2r_torch.density.difference import in_parts, pooled_difference
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
 from s2r_torch.episodes import Guard, observe
 from s2r_torch.errors import AmbiguousMergeError, ExplorationError
-from s2r_torch.learning.estimator import estimate_densities
+from s2r_torch.learning.estimator import density_at, estimate_densities
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.rng import Seed
 
 BAND_LEVEL, BAND_DRAWS = 0.95, 200
+LARGEST_SHIFT = 1.0  # of one state, means differ by far less than the spread of a reading
 LARGEST_Z = 6.0  # of one state, a larger pooled difference has probability below 1e-5 (`density.difference`)
 
 
@@ -100,7 +101,8 @@ def explore(
 
     Raises:
         AmbiguousMergeError: a distance neither clearly small nor clearly large, or a small one that is no accident.
-        ExplorationError: more states in a layer, or more paths, than Assumption 5 and S allow.
+        ExplorationError: more states in a layer, or more paths, than Assumption 5 and S allow; or a grid so coarse that
+            densities look alike where readings do not.
         ObservationError: observations off the grid or not finite.
 
     Paper deviation:
@@ -118,6 +120,19 @@ def explore(
     return Exploration(graph, D_hat, tuple(search.visits), merge.n_merge, n_dist)
 
 
+@dataclass(frozen=True, eq=False)
+class _Readings:
+    """What readings themselves say of a state, whatever the grid."""
+
+    mean: Tensor  # [deciders, d]
+    spread: Tensor  # [deciders, d] standard deviations
+
+    @staticmethod
+    def of(x: Tensor) -> _Readings:
+        """From x [deciders, n, d]."""
+        return _Readings(x.mean(-2), x.std(-2))
+
+
 @dataclass(eq=False)
 class _Search:
     """The running depth-first search."""
@@ -132,6 +147,7 @@ class _Search:
     next_state: list[list[int]] = field(default_factory=list)
     pilots: list[Tensor] = field(default_factory=list)  # per state [deciders, G]
     parts: list[Tensor] = field(default_factory=list)  # per state [deciders, m, G], from parts of the pilot's sample
+    readings: list[_Readings] = field(default_factory=list)  # per state
     noise: list[float] = field(default_factory=list)  # per state
     visits: list[Visit] = field(default_factory=list)
 
@@ -150,12 +166,14 @@ class _Search:
                 cause="paths to the same state do not merge: raise n_merge, or S is too small",
             )
         x = observe(self.deciders, path, self.merge.n_merge, self.seed.child("merge", path))
-        D = self.estimator(x)
+        D = density_at(self.estimator, path, x)
         parts = self.part_estimator(in_parts(x))
         height = float(D.amax(-1).median())
         nearest, distance = self._nearest(len(path), D)
         z = math.inf if nearest is None else pooled_difference(parts, self.parts[nearest])
         merged = nearest is not None and self._same(path, nearest, distance, height, z)
+        if merged:
+            self._require_alike(path, nearest, _Readings.of(x))
         state = nearest if merged else self._new_state(path, D, parts, x)
         noise = self.noise[state if nearest is None else nearest]
         threshold = self.merge.threshold(noise, height)
@@ -194,6 +212,24 @@ class _Search:
             "declared zeta can say whether they are one",
         )
 
+    def _require_alike(self, path: Path, state: int, readings: _Readings) -> None:
+        """Raises ExplorationError where readings differ and densities do not: the grid does not see it."""
+        other, grid = self.readings[state], self.estimator.grid
+        gap = (readings.mean - other.mean).abs()
+        shift = (2 * gap / (readings.spread + other.spread)).median(0).values  # [d]
+        if float(shift.max()) <= LARGEST_SHIFT:
+            return
+        j = int(shift.argmax())
+        apart, spread = (float(value[:, j].median()) for value in (gap, other.spread))
+        wanted, name = math.ceil(2 * (grid.high[j] - grid.low[j]) / apart) + 1, self.simulators.spec.obs_names[j]
+        raise ExplorationError(
+            expected=f"a grid that tells states apart: {wanted} nodes on axis {j} ({name})",
+            got=f"{grid.shape[j]} nodes, {grid.spacing[j]:.3g} apart, and a bandwidth of "
+            f"{self.estimator.bandwidth[j]:.3g}: paths {path} and {self.paths[state]} look alike, though their "
+            f"readings lie {apart:.3g} apart and each is spread over {spread:.3g}",
+            cause="an observation box much wider than what the sensor reads, or too few nodes",
+        )
+
     def _new_state(self, path: Path, D: Tensor, parts: Tensor, x: Tensor) -> int:
         spec, layer = self.simulators.spec, len(path)
         if self.layer.count(layer) >= spec.max_states_per_layer:
@@ -207,6 +243,7 @@ class _Search:
         self.next_state.append([-1] * spec.num_actions)
         self.pilots.append(D)
         self.parts.append(parts)
+        self.readings.append(_Readings.of(x))
         generator = self.seed.child("band", path).generator()
         band = sup_band(self.estimator, x[: self.merge.band_deciders], BAND_DRAWS, generator=generator)
         self.noise.append(float(band.two_sample_radius(BAND_LEVEL).median()))

@@ -7,7 +7,7 @@ With residual h_f = f - V_hat, excess g_f = h_f - h_{f*} and bias bound b_bar >=
     sharp       Risk_b(f) <= min Risk_b + (b_bar + width sqrt(L / (2 n)))^2                  for every simulator b
     pairwise    Risk_b(f) <= Risk_b(g) + K d - d^2,   d = ||h_f - h_g||_n                    for all g and b
     pooled      mean_b Risk_b(f) <= min + (b_bar + width sqrt(L' / (2 n B)))^2
-    calibrated  pooled, with b_bar = sqrt(slack) measured on calibration simulators: heuristic
+    calibrated  pooled, with b_bar measured on calibration simulators: heuristic
     both        pooled and sharp, each with delta / 2
 
 where K = 2 b_bar + width sqrt(2 L / n), L = log(4 F B / delta), L' = log(F / delta). When b_bar holds, f* survives with
@@ -135,7 +135,7 @@ def pooled(evidence: Evidence, settings: RuleSettings) -> Verdict:
 def calibrated(evidence: Evidence, settings: RuleSettings) -> Verdict:
     """`pooled` with the misspecification of a trained class measured on calibration simulators. Heuristic.
 
-    b_bar^2 is a conformal quantile (`calibration.quantile_slack`) of the excess  Risk_b(f0) - min_f Risk_b(f)  at the
+    b_bar^2 is a conformal quantile (`calibration.measured_b_bar`) of the excess  Risk_b(f0) - min_f Risk_b(f)  at the
     state, f0 the member of least pooled risk. Were f0 chosen on other simulators, the excess of a fresh one, from as
     many samples, would lie below it with probability at least the quantile, on average over calibrations. f0 is chosen
     on the same ones, which makes that approximate; more samples for judges than for calibration err on the safe side.

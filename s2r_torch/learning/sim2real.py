@@ -10,7 +10,7 @@ from torch import Tensor
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.episodes import Guard
 from s2r_torch.errors import SettingError
-from s2r_torch.learning.calibration import density_bias
+from s2r_torch.learning.calibration import density_b_bar
 from s2r_torch.learning.elimination import Elimination, Judges, Knowledge, dfs_learn
 from s2r_torch.learning.exploration import Exploration, explore
 from s2r_torch.learning.learn_on_simulators import Choice, learn_on_simulators
@@ -27,8 +27,8 @@ START = 0
 class Trial:
     """What Algorithm 1 is given beside the class: how to explore, how much to spend, how to eliminate.
 
-    `bias` gives the budget's b_bar once the judges are explored, where an oracle knows it (known families); without
-    it the budget's own b_bar holds.
+    `oracle_b_bar` gives the budget's b_bar once the judges are explored, where an oracle knows it (known families);
+    without it the budget's own b_bar holds.
     """
 
     estimator: DensityEstimator
@@ -36,7 +36,7 @@ class Trial:
     budget: Budget
     elimination: Elimination
     seed: Seed
-    bias: Callable[[Tensor], float] | None = None  # b_bar from the judges' D_hat, where an oracle knows it
+    oracle_b_bar: Callable[[Tensor], float] | None = None  # b_bar from the judges' D_hat, where an oracle knows it
     on_call: Callable[[str, int, int], None] = lambda name, state, survivors: None
 
 
@@ -100,23 +100,25 @@ def gather_judges(sample: Callable[[int], Guard], ensemble: Ensemble, trial: Tri
     seed = trial.seed.child("explore")
     exploration = explore(exploring, trial.estimator, trial.merge, trial.budget.n_dist, seed)
     ensemble.problem.graph.require_same(exploration.graph)
-    budget = trial.budget if trial.bias is None else replace(trial.budget, b_bar=trial.bias(exploration.D_hat))
+    budget, oracle = trial.budget, trial.oracle_b_bar
+    if oracle is not None:
+        budget = replace(budget, b_bar=oracle(exploration.D_hat))
     judges = Judges(
         simulators.for_purpose("eliminate"),
         exploration.D_hat,
         exploration.graph,
         ensemble,
         budget,
-        _with_density_bias(trial.elimination, ensemble, exploration),
+        _with_density_b_bar(trial.elimination, ensemble, exploration),
         trial.seed.child("eliminate"),
         trial.on_call,
     )
     return judges, exploration
 
 
-def _with_density_bias(elimination: Elimination, ensemble: Ensemble, exploration: Exploration) -> Elimination:
+def _with_density_b_bar(elimination: Elimination, ensemble: Ensemble, exploration: Exploration) -> Elimination:
     """What the calibrated rule allows an exact class, of which nothing but its densities errs; others as they are."""
     if elimination.rule != "calibrated" or not ensemble.exact:
         return elimination
-    bias = density_bias(exploration.graph, float(ensemble.lipschitz_bound().max()), exploration.band)
-    return replace(elimination, slack=tuple(b**2 for b in bias))
+    C_L = float(ensemble.lipschitz_bound().max())
+    return replace(elimination, b_bar=density_b_bar(exploration.graph, C_L, exploration.band))

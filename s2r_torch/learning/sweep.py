@@ -24,7 +24,6 @@ def sweep(judges: Judges) -> Knowledge:
         xi n_train episodes per simulator.
     """
     knowledge = Knowledge.blank(judges)
-    for step in reversed(range(judges.graph.horizon)):
-        for state in judges.graph.states_of(step):
-            knowledge = td_eliminate(state, knowledge, judges)
+    for _, state in judges.graph.backward():
+        knowledge = td_eliminate(state, knowledge, judges)
     return knowledge

@@ -69,6 +69,16 @@ class Ensemble:
             start += group.size
         return Ensemble(self.problem, tuple(groups), self.exact)
 
+    def described(self, member: int) -> str:
+        """A member by its global index, and where to find it."""
+        place = member
+        for group in self.groups:
+            if place < group.size:
+                name = getattr(group, "name", "") or type(group).__name__
+                return f"member {member} ({place} of {group.size} of net {name!r})"
+            place -= group.size
+        raise IndexError(member)
+
     def evaluator(self, D: Tensor) -> Evaluator:
         """The class conditioned on the densities D [B, xi, G] of B simulators."""
         return Evaluator(self, D)
@@ -101,7 +111,7 @@ class Evaluator:
 
     def __init__(self, ensemble: Ensemble, D: Tensor):
         self.size = ensemble.size
-        self._ensemble, self._D = ensemble, D
+        self._ensemble, self._class, self._D = ensemble, ensemble, D  # what is left of the class, the class
         self._members = torch.arange(ensemble.size)
         self._blocks = _blocks(ensemble, D)
 
@@ -116,14 +126,19 @@ class Evaluator:
             return self
         local = wanted.nonzero().flatten().tolist()
         kept = Evaluator(self._ensemble.subset(local), self._D)
-        kept.size, kept._members = self.size, self._members[local]
+        kept.size, kept._class, kept._members = self.size, self._class, self._members[local]
         return kept
 
     def greedy_values(self, step: int, x: Tensor) -> Tensor:
-        """V_hat[f, b] = mean_i max_a f(D_b, x_i, a) for x [B, n, d]: [F, B] (Algorithm 4, line 3)."""
+        """V_hat[f, b] = mean_i max_a f(D_b, x_i, a) for x [B, n, d]: [F, B] (Algorithm 4, line 3).
+
+        Raises:
+            ObservationError: a value is not finite; its member is named.
+        """
         total = torch.zeros(len(self._members), x.shape[0], dtype=torch.float64)
         for (members, simulators, _), q in self._pieces(step, x):
             total[members, simulators] += q.amax(-1).sum(-1, dtype=torch.float64)
+        self._require_finite("values", total)
         return self._scatter(total / x.shape[1])
 
     def advantages(self, step: int, x: Tensor, actions: Tensor) -> Tensor:
@@ -158,7 +173,7 @@ class Evaluator:
             Risks [F, B] and values [F, B].
 
         Raises:
-            ObservationError: a risk is not finite; it would eliminate every predictor.
+            ObservationError: a risk is not finite; it would eliminate every predictor. Members are named.
         """
         risks = torch.zeros(len(self._members), data.x.shape[0], dtype=torch.float64)
         V_hat = torch.zeros_like(risks)
@@ -167,12 +182,7 @@ class Evaluator:
             h = self._differences(piece, q, data, V_next)
             risks[members, simulators] += (h - data.rewards[simulators, samples]).square().sum(-1)
             V_hat[members, simulators] += q.amax(-1).sum(-1, dtype=torch.float64)
-        if not bool(torch.isfinite(risks).all()):
-            raise ObservationError(
-                expected="finite Bellman risks",
-                got=f"{int((~torch.isfinite(risks)).sum())} of {risks.numel()} not finite",
-                cause="damaged weights, rewards that are not numbers, or successors that were never valued",
-            )
+        self._require_finite("Bellman risks", risks)
         n = data.x.shape[1]
         return self._scatter(risks / n), self._scatter(V_hat / n)
 
@@ -234,6 +244,22 @@ class Evaluator:
         rows = block.simulators
         for samples in slices(x.shape[1], CHUNK // (block.group.size * (rows.stop - rows.start))):
             yield (block.members, rows, samples), block.group.q(block.conditioned, step, x[rows, samples])
+
+    def _require_finite(self, what: str, values: Tensor) -> None:
+        """Raises ObservationError, with the members' names, unless all values [F', B] are finite."""
+        bad = ~torch.isfinite(values)
+        if not bool(bad.any()):
+            return
+        rows = bad.any(1).nonzero().flatten()
+        named = ", ".join(self._class.described(member) for member in self._members[rows][:3].tolist())
+        some = len(rows) < len(values)
+        raise ObservationError(
+            expected=f"finite {what}",
+            got=f"{int(bad.sum())} of {bad.numel()} not finite: " + (named if some else f"all {len(rows)} members"),
+            cause="damaged weights of that member, or training that diverged"
+            if some
+            else "rewards or readings that are not numbers, or successors that were never valued",
+        )
 
     def _scatter(self, values: Tensor) -> Tensor:
         full = values.new_full((self.size, *values.shape[1:]), torch.nan)

@@ -11,7 +11,7 @@ from s2r_torch.assurance.diagnostics import Finding
 from s2r_torch.comparators.contract import COMPARATORS
 from s2r_torch.deployment.certificate import Certificate
 from s2r_torch.deployment.policy_file import versions
-from s2r_torch.learning.calibration import density_bias
+from s2r_torch.learning.calibration import density_b_bar
 from s2r_torch.learning.elimination import Call
 from s2r_torch.learning.learn_on_simulators import Round
 from s2r_torch.predictors.ensemble import Ensemble
@@ -67,8 +67,8 @@ class Eliminated:
     stopped: str
     rounds: tuple[Round, ...]
     calls: tuple[Call, ...]
-    slack: tuple[float, ...] | None  # [xi] squared; measured, densities included
-    density_bias: tuple[float, ...] | None  # [xi] not squared; what densities alone may add, from C_L and a band
+    b_bar: tuple[float, ...] | None  # [xi] in units of total reward; measured, densities included
+    density_b_bar: tuple[float, ...] | None  # [xi] what densities alone may add to it, from C_L and a band
     value_bias: float
 
 
@@ -203,7 +203,7 @@ def verdicts(results: Results) -> list[str]:
     if not results.trained.ensemble.certified:
         lines.append("C_L is NOT certified: nothing that rests on Assumption 4 (Lipschitz in D) is promised")
     if rule == "calibrated":
-        lines.append("rule calibrated is heuristic: its slack is measured, not proved")
+        lines.append("rule calibrated is heuristic: its b_bar is measured, not proved")
     return lines
 
 
@@ -244,16 +244,16 @@ def _class(results: Results) -> ClassFacts:
 
 def _eliminated(results: Results, ensemble: Ensemble) -> Eliminated:
     outcome, calibration = results.learned.outcome, results.calibrated.calibration
-    bias = None
+    of_densities = None
     if ensemble.certified:
         bound = float(ensemble.lipschitz_bound().max())
-        bias = density_bias(outcome.exploration.graph, bound, outcome.exploration.band)
+        of_densities = density_b_bar(outcome.exploration.graph, bound, outcome.exploration.band)
     return Eliminated(
         stopped=outcome.choice.stopped,
         rounds=outcome.choice.rounds,
         calls=outcome.choice.knowledge.history,
-        slack=calibration.slack if calibration else None,
-        density_bias=bias,
+        b_bar=calibration.b_bar if calibration else None,
+        density_b_bar=of_densities,
         value_bias=calibration.value_bias if calibration else 0.0,
     )
 

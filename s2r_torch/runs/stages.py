@@ -203,7 +203,7 @@ def learn(context: Context, explored: Explored, trained: Trained, calibrated: Ca
         budget,
         _elimination(settings, calibrated),
         context.seed.child("learn"),
-        _oracle_bias(context, graph.num_states, ensemble, budget, notices.append),
+        _oracle_b_bar(context, graph.num_states, ensemble, budget, notices.append),
         on_call,
     )
     outcome = method_named(settings.method)(lambda count: context.draws.simulators("judge", count), ensemble, trial)
@@ -310,11 +310,11 @@ def _densities(context: Context, explored: Explored, simulators, seed: Seed) -> 
 def _elimination(settings: RunSettings, calibrated: Calibrated) -> Elimination:
     """The rule, with what calibration measured where the rule uses it."""
     found = calibrated.calibration
-    slack = found.slack if found and settings.rule == "calibrated" else None
-    return Elimination(settings.rule, settings.on_empty, slack, found.value_bias if found else 0.0)
+    b_bar = found.b_bar if found and settings.rule == "calibrated" else None
+    return Elimination(settings.rule, settings.on_empty, b_bar, found.value_bias if found else 0.0)
 
 
-def _oracle_bias(
+def _oracle_b_bar(
     context: Context, num_states: int, ensemble: Ensemble, budget: Budget, notice: Callable[[str], None]
 ) -> Callable[[Tensor], float] | None:
     """b_bar from the judges' true theta, where the class is known: an oracle that only known families have.
@@ -322,7 +322,7 @@ def _oracle_bias(
     b_bar = 2 phi_D + omega (theory.md 2.1), with phi_D the true error of f* on the judges' densities and omega
     Hoeffding's bound on V_hat over all members, judges and states, with probability 1 - delta / 8.
     """
-    bound = getattr(ensemble.groups[0], "bias_bound", None)
+    bound = getattr(ensemble.groups[0], "density_error", None)
     if not ensemble.exact or bound is None or context.settings.budget.b_bar is not None:
         return None
     theta = context.draws.theta("judge", budget.num_simulators)
@@ -330,9 +330,9 @@ def _oracle_bias(
     n = min(budget.n_train, budget.n_test)
     omega = context.family.spec.reward_width * math.sqrt(math.log(8 * values / budget.delta) / (2 * n))
 
-    def bias(D_hat: Tensor) -> float:
+    def oracle(D_hat: Tensor) -> float:
         b_bar = 2 * bound(D_hat, theta) + omega
         notice(f"b_bar = {b_bar:.4g} is computed from the judges' true theta: only a known family can say it")
         return b_bar
 
-    return bias
+    return oracle

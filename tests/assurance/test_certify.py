@@ -67,7 +67,7 @@ def certificates(count: int = 100) -> list[Certificate]:
     accurate = estimate_densities(
         simulators, PROBLEM.mixture.graph, PROBLEM.estimator, SETTINGS.n_accurate, Seed.root(97)
     )
-    errors = [group.bias_bound(accurate[b : b + 1], theta[b : b + 1]) for b in range(len(theta))]
+    errors = [group.density_error(accurate[b : b + 1], theta[b : b + 1]) for b in range(len(theta))]
     settings = replace(SETTINGS, density_error=sum(errors) / len(errors))
     made = []
     for number in range(count):

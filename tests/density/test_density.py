@@ -2,13 +2,14 @@
 
 import json
 import math
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 import torch
 
-from s2r_torch.density.estimator import DensityEstimator, DensityGrid, sup_distance
+from s2r_torch.density.estimator import DensityEstimator, DensityGrid, DensityStream, sup_distance
 from s2r_torch.density.kernels import LegendreKernel, make_kernel
 from s2r_torch.errors import ObservationError, SettingError
 
@@ -154,3 +155,25 @@ def test_a_wide_kernel_that_is_not_constant_still_tells_samples_apart():
     for kernel, settings in ((LegendreKernel(4), {}), (BOX, {"boundary": "legendre"})):
         one, other = (DensityEstimator(GRID, kernel, (2.0,), **settings)(part) for part in x.split(1))
         assert float((one - other).abs().max()) > 0.05
+
+
+@pytest.mark.parametrize("share", [0.6, 0.95])
+@pytest.mark.parametrize("spread", [0.0, 1e-6])
+def test_samples_that_are_mostly_one_point_are_refused_with_their_state(share, spread):
+    """Half-constant laws integrate to 1.5 or 0.8, by where the nodes lie: no density."""
+    grid = DensityGrid.uniform((-1.0, -1.0), (1.0, 1.0), 11)
+    estimate = DensityEstimator(grid, BOX, (0.13, 0.13))
+    x = uniform((3, 4, 200, 2), seed=0)
+    assert estimate(x).shape == (3, 4, 121)
+    stuck = torch.rand(200, generator=torch.Generator().manual_seed(1)) < share
+    x[1, 2, stuck, 1] = 0.3 + spread * x[1, 2, stuck, 1]
+    with pytest.raises(ObservationError, match=r"coordinate 1 has one value in \d\d% of 200 samples at index \(1, 2\)"):
+        estimate(x)
+    stream = DensityStream(estimate, (3, 4))
+    with pytest.raises(ObservationError, match="one value in"):
+        stream.add(x)
+    free = replace(estimate, allow_constant=True)
+    total = float((free(x)[1, 2] * grid.weights).sum())
+    assert abs(total - 1) > 0.15  # what would have gone unnoticed
+    x[1, 2] = uniform((200, 2), seed=5).mul(10).round().div(10)  # a sensor that rounds is none of these
+    assert estimate(x).shape == (3, 4, 121)

@@ -1,4 +1,4 @@
-"""The slack of the calibrated rule against a loop, and what a class that holds f* needs."""
+"""The b_bar of the calibrated rule against a loop, and what a class that holds f* needs."""
 
 import math
 
@@ -16,8 +16,8 @@ from s2r_torch.learning.calibration import (
     CalibrationSettings,
     bellman_table,
     calibrate,
-    density_bias,
-    quantile_slack,
+    density_b_bar,
+    measured_b_bar,
     replay,
 )
 from s2r_torch.predictors.ensemble import Ensemble
@@ -41,7 +41,7 @@ def calibrated():
     return ensemble, simulators, D, seed
 
 
-def test_slack_is_the_quantile_of_the_best_members_excess(calibrated):
+def test_b_bar_is_the_root_of_the_quantile_of_the_best_members_excess(calibrated):
     ensemble, simulators, D, seed = calibrated
     settings = CalibrationSettings(simulators=6, n=400, n_rollouts=3, quantile=0.75)
     found = calibrate(simulators, D, ensemble, settings, seed)
@@ -50,30 +50,30 @@ def test_slack_is_the_quantile_of_the_best_members_excess(calibrated):
         table = risks[:, :, s].tolist()
         best = min(range(len(table)), key=lambda f: sum(table[f]))
         excess = sorted(table[best][b] - min(row[b] for row in table) for b in range(6))
-        assert found.slack[s] == pytest.approx(excess[math.ceil(0.75 * 7) - 1])
+        assert found.b_bar[s] ** 2 == pytest.approx(excess[math.ceil(0.75 * 7) - 1])
     assert found.best == int(risks.mean(1).sum(1).argmin())
 
 
 def test_a_quantile_beyond_the_simulators_is_the_largest_excess():
     risks = torch.tensor([[0.1, 0.2, 0.3], [0.3, 0.15, 0.4]])[:, :, None]  # the first is best on average
     for quantile, wanted in ((0.5, 0.0), (0.75, 0.05), (0.9, 0.05), (1.0, 0.05)):
-        assert float(quantile_slack(risks, quantile)) == pytest.approx(wanted)
+        assert float(measured_b_bar(risks, quantile)) ** 2 == pytest.approx(wanted)
 
 
 def test_a_replayed_sweep_is_the_sweep(calibrated):
-    """Survivors at every slack, from one table, against the rule applied state by state in a loop."""
+    """Survivors at every b_bar, from one table, against the rule applied state by state in a loop."""
     ensemble, simulators, D, seed = calibrated
     risks, _ = bellman_table(simulators, D, ensemble, 300, seed)
     layer = ensemble.problem.graph.layer
     F, B, xi = risks.shape
-    slacks = torch.tensor([[0.0] * xi, [1e-3] * xi, [1.0, 0.0, 0.0]])
-    found = replay(risks, layer, 300, slacks, 0.1)
-    for k, slack in enumerate(slacks.tolist()):
+    b_bars = torch.tensor([[0.0] * xi, [1e-3] * xi, [1.0, 0.0, 0.0]]).sqrt()
+    found = replay(risks, layer, 300, b_bars, 0.1)
+    for k, b_bar in enumerate(b_bars.tolist()):
         alive = list(range(F))
         for s in (1, 2, 0):  # leaves first
             pooled = {f: float(risks[f, :, s].mean()) for f in alive}
             noise = math.sqrt(math.log(F / (0.1 / xi)) / (2 * 300 * B))
-            limit = min(pooled.values()) + (math.sqrt(slack[s]) + noise) ** 2
+            limit = min(pooled.values()) + (b_bar[s] + noise) ** 2
             alive = [f for f in alive if pooled[f] <= limit]
         assert found[k].nonzero().flatten().tolist() == alive
     assert 1 <= int(found[0].sum()) < int(found[1].sum())
@@ -85,7 +85,7 @@ def test_f_star_hardly_overrates_itself(calibrated):
     only = ensemble.subset([0])
     found = calibrate(simulators, D, only, CalibrationSettings(n=2000, n_rollouts=500), seed)
     assert abs(found.value_bias) < 4.5 * 0.5 / math.sqrt(6 * 500)
-    assert found.slack == (0.0,) * 3  # one member is always the best
+    assert found.b_bar == (0.0,) * 3  # one member is always the best
 
 
 def test_values_of_successors_enter_the_risk(calibrated):
@@ -96,11 +96,11 @@ def test_values_of_successors_enter_the_risk(calibrated):
     assert float(risks[0, :, 0].mean()) < float(V_hat[0, :, 1:].mean())
 
 
-def test_density_bias_is_no_more_than_a_value_can_be(calibrated):
+def test_density_b_bar_is_no_more_than_a_value_can_be(calibrated):
     graph = calibrated[0].problem.graph
-    assert density_bias(graph, 2.0, 0.1) == pytest.approx((0.4, 0.2, 0.2))  # the start, and two leaves
-    assert density_bias(graph, 50.0, 0.1) == (2.0, 1.0, 1.0)
-    assert density_bias(graph, 0.0, 0.1) == (0.0, 0.0, 0.0)
+    assert density_b_bar(graph, 2.0, 0.1) == pytest.approx((0.4, 0.2, 0.2))  # the start, and two leaves
+    assert density_b_bar(graph, 50.0, 0.1) == (2.0, 1.0, 1.0)
+    assert density_b_bar(graph, 0.0, 0.1) == (0.0, 0.0, 0.0)
 
 
 def test_settings_are_validated():

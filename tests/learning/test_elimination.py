@@ -11,7 +11,7 @@ from support.judging import TIGHT, constant_class
 from support.worlds import Tabular, budget_for, judges_of, layered, oracle_of, random_class, random_world
 
 from s2r_torch.errors import ObservationError, RealizabilityError, SettingError
-from s2r_torch.learning.elimination import Elimination, Knowledge, consensus, dfs_learn, td_eliminate
+from s2r_torch.learning.elimination import Elimination, Judges, Knowledge, consensus, dfs_learn, td_eliminate
 from s2r_torch.learning.rules import RULES, RuleSettings
 from s2r_torch.learning.sweep import sweep
 from s2r_torch.predictors.ensemble import Ensemble
@@ -35,7 +35,7 @@ def agree(judges, knowledge, oracle, memory):
     for f in memory.alive:
         assert float(knowledge.risk[f]) == pytest.approx(memory.risk[f], abs=1e-12)
     assert [call.state for call in knowledge.history] == [s for name, s in memory.calls if name == "TD-Eliminate"]
-    tests = sum(name == "Consensus" for name, _ in memory.calls)
+    tests = sum(name == "samples" for name, _ in memory.calls)
     drawn = oracle.B * (judges.budget.n_test * tests + judges.budget.n_train * len(knowledge.history))
     assert judges.simulators.ledger.counts == {"eliminate": drawn}
 
@@ -174,10 +174,38 @@ def test_a_judge_does_not_see_its_neighbours():
     """Risks and values of a simulator have the same bits when it judges alone."""
     world = random_world(4, 3, 2)
     whole = judges_of(world, random_class(world, 5, 1), budget_for(world, 5), "paper")
-    part = replace(whole, simulators=whole.simulators.select([2, 0]), D_hat=whole.D_hat[[2, 0]], _last=[])
+    part = replace(whole, simulators=whole.simulators.select([2, 0]), D_hat=whole.D_hat[[2, 0]])
     for state in world.graph.states_of(2):
         both = [td_eliminate(state, Knowledge.blank(judges), judges) for judges in (whole, part)]
         assert torch.equal(both[0].V_hat[:, [2, 0], state], both[1].V_hat[:, :, state])
+
+
+def test_other_densities_are_judged_with_other_densities():
+    """`replace` makes judges that remember nothing of the old ones, whatever these were asked before."""
+    world = random_world(4, 3, 2)
+    judges = judges_of(world, random_class(world, 5, 1), budget_for(world, 5), "paper")
+    state, blank = world.graph.states_of(2)[0], Knowledge.blank(judges)
+    before = td_eliminate(state, blank, judges).V_hat[:, :, state]
+    other = judges.D_hat.flip(-1)
+    anew = replace(judges, D_hat=other)
+    fresh = judges_of(world, judges.ensemble, judges.budget, "paper")
+    fresh = Judges(fresh.simulators, other, fresh.graph, fresh.ensemble, fresh.budget, fresh.elimination, fresh.seed)
+    found = td_eliminate(state, blank, anew).V_hat[:, :, state]
+    assert torch.equal(found, td_eliminate(state, blank, fresh).V_hat[:, :, state]) and not torch.equal(found, before)
+
+
+def test_a_state_asked_about_again_costs_nothing():
+    judges = problem("sharp", 1, 3, 2, epsilon_test_step=0.02)
+    agrees, knowledge = consensus(1, Knowledge.blank(judges), judges)
+    drawn = dict(judges.simulators.ledger.counts)
+    assert drawn == {"eliminate": 3 * judges.budget.n_test}
+    again, same = consensus(1, knowledge, judges)
+    assert again == agrees and same is knowledge and judges.simulators.ledger.counts == drawn
+    fewer = replace(knowledge, alive=torch.tensor([True] + 5 * [False]))  # survivors were asked before, all of them
+    assert consensus(1, fewer, judges)[0] and judges.simulators.ledger.counts == drawn
+    unknown = replace(knowledge, V_hat=torch.where(torch.arange(6)[:, None, None] == 3, torch.nan, knowledge.V_hat))
+    consensus(1, unknown, judges)
+    assert judges.simulators.ledger.counts == {"eliminate": 6 * judges.budget.n_test}
 
 
 def test_every_call_is_reported():
@@ -240,14 +268,14 @@ def test_values_of_successors_must_be_known():
         td_eliminate(0, Knowledge.blank(judges), judges)
 
 
-def test_slack_replaces_the_bias_bound_state_by_state():
-    """The calibrated rule allows (sqrt(slack) + noise)^2 at each state."""
+def test_a_measured_b_bar_replaces_the_budget_s_state_by_state():
+    """The calibrated rule allows (b_bar + noise)^2 at each state."""
     world = random_world(4, 2, 2)
-    slack = tuple(0.01 * (s + 1) for s in range(world.graph.num_states))
-    judges = judges_of(world, random_class(world, 4, 0), budget_for(world, 4), "calibrated", slack=slack)
+    b_bar = tuple(0.1 * math.sqrt(s + 1) for s in range(world.graph.num_states))
+    judges = judges_of(world, random_class(world, 4, 0), budget_for(world, 4), "calibrated", b_bar=b_bar)
     noise = world.spec.reward_width * math.sqrt(math.log(4 / judges.budget.delta_td) / (2 * judges.budget.n_train * 3))
     for call in sweep(judges).history:
-        assert call.threshold == pytest.approx((math.sqrt(slack[call.state]) + noise) ** 2)
+        assert call.threshold == pytest.approx((b_bar[call.state] + noise) ** 2)
 
 
 def test_an_empty_class_cannot_be_made():

@@ -311,6 +311,34 @@ def test_a_share_off_the_grid_that_is_allowed_is_allowed_in_every_part_of_a_samp
     world.graph.require_same(explored(straying, AUTO, n_dist=300).graph)
 
 
+class Wide(Tabular):
+    """The same readings in a box ten times as wide."""
+
+    @property
+    def spec(self):
+        return replace(super().spec, low=(-14.0,), high=(16.0,))
+
+
+@pytest.mark.parametrize("nodes", [9, 16])
+def test_a_grid_coarser_than_states_is_refused_with_the_nodes_to_ask_for(nodes):
+    world = random_world(6, 3, 3)
+    wide = Wide(world.graph, world.number, world.rewards, world.tilt)
+    guard = wide.guard(THETA)
+
+    def found(count):
+        grid = DensityGrid.uniform(wide.spec.low, wide.spec.high, count)
+        estimator = DensityEstimator(grid, make_kernel("legendre", 2), grid.spacing)
+        return explore(guard, estimator, MERGE, 60, Seed.root(0)).graph
+
+    with pytest.raises(
+        ExplorationError, match=rf"nodes on axis 0 \(x_1\); got {nodes} nodes, .* readings lie"
+    ) as caught:
+        found(nodes)
+    wanted = int(str(caught.value).partition("apart: ")[2].partition(" ")[0])
+    assert nodes < wanted < 200
+    world.graph.require_same(found(wanted))
+
+
 def test_a_graph_mismatch_says_both_sizes():
     one, other = explored(same_twice(3)).graph, explored(random_world(5, 3, 2)).graph
     with pytest.raises(GraphMismatchError, match=r"3 states, per layer \[1, 1, 1\]"):

@@ -70,7 +70,7 @@ def judging(
     simulators = problem.guard(theta)
     D_hat = estimate_densities(simulators, problem.mixture.graph, problem.estimator, budget.n_dist, root)
     (group,) = problem.ensemble.groups
-    phi_D = group.bias_bound(D_hat, theta)
+    phi_D = group.density_error(D_hat, theta)
     if lipschitz:
         bound = float(group.lipschitz_bound()[problem.f_star] * sup_distance(D_hat, problem.densities(theta)).max())
         assert phi_D <= bound  # Assumption 4
@@ -383,7 +383,7 @@ def test_sim2real_from_exploration_to_deployment(method, rule):
     for seed in range(trials):
         root = Seed.root(seed)
         theta = problem.theta(10, root)
-        bias = lambda D, t=theta: 2 * problem.ensemble.groups[0].bias_bound(D, t) + value_error(problem, D, budget)  # noqa: E731
+        bias = lambda D, t=theta: 2 * problem.ensemble.groups[0].density_error(D, t) + value_error(problem, D, budget)  # noqa: E731
         merge = MergeSettings(budget.n_merge, zeta=mixture.spec.zeta)
         trial = Trial(problem.estimator, merge, budget, Elimination(rule), root, bias)
         outcome = method_named(method)(lambda count, t=theta: problem.guard(t[:count]), problem.ensemble, trial)

@@ -130,24 +130,24 @@ def test_a_class_made_for_another_graph(name):
 def test_an_oracle_may_set_the_bias_bound_from_the_densities():
     setup, seen = Setup(5), []
     bias = lambda D_hat: seen.append(D_hat) or 0.123  # noqa: E731
-    judges, exploration = gather_judges(setup.sample, setup.ensemble, replace(setup.trial, bias=bias))
+    judges, exploration = gather_judges(setup.sample, setup.ensemble, replace(setup.trial, oracle_b_bar=bias))
     assert isinstance(judges, Judges) and judges.budget.b_bar == 0.123 and seen[0] is exploration.D_hat
     assert gather_judges(setup.sample, setup.ensemble, setup.trial)[0].budget == setup.trial.budget
 
 
 def test_the_calibrated_rule_allows_an_exact_class_what_its_densities_err_by():
-    """C_L times the band of the judges' densities, twice where successors err too; a trained class keeps its slack."""
+    """C_L times the band of the judges' densities, twice where successors err too; a trained class keeps its b_bar."""
     setup = Setup(5, rule="calibrated")
-    trial = replace(setup.trial, elimination=replace(setup.trial.elimination, slack=(0.25,) * 20))
-    assert gather_judges(setup.sample, setup.ensemble, trial)[0].elimination.slack == (0.25,) * 20
+    trial = replace(setup.trial, elimination=replace(setup.trial.elimination, b_bar=(0.5,) * 20))
+    assert gather_judges(setup.sample, setup.ensemble, trial)[0].elimination.b_bar == (0.5,) * 20
     exact = replace(setup.ensemble, exact=True)
     judges, exploration = gather_judges(setup.sample, exact, trial)
-    leaf = (float(exact.lipschitz_bound().max()) * exploration.band) ** 2
-    for state, slack in enumerate(judges.elimination.slack):
+    leaf = float(exact.lipschitz_bound().max()) * exploration.band
+    for state, b_bar in enumerate(judges.elimination.b_bar):
         last = int(judges.graph.layer[state]) == judges.graph.horizon - 1
-        assert slack == pytest.approx(leaf if last else 4 * leaf)
+        assert b_bar == pytest.approx(leaf if last else 2 * leaf)
     other = replace(trial, elimination=Elimination("pooled"))
-    assert gather_judges(setup.sample, exact, other)[0].elimination.slack is None
+    assert gather_judges(setup.sample, exact, other)[0].elimination.b_bar is None
 
 
 def test_an_unknown_method():

@@ -1,10 +1,12 @@
 """Features of densities: against loops, and 1-Lipschitz in the sup norm under attack."""
 
+import itertools
+
 import pytest
 import torch
 
-from s2r_torch.density.grid import DensityGrid
-from s2r_torch.predictors.nets.embeddings import layer_means, linear_functionals, look_up, sorted_values, sup_distances
+from s2r_torch.density.grid import DensityGrid, look_up
+from s2r_torch.predictors.nets.embeddings import layer_means, linear_functionals, sorted_values, sup_distances
 
 LAYER = torch.tensor([0, 1, 1, 2, 1, 2])
 
@@ -21,6 +23,24 @@ def grid_and_points(d, n=9, batch=4, seed=0):
     return DensityGrid(axes), low + (high - low) * (1.3 * u - 0.15)
 
 
+def multilinear(grid, D, x):
+    """A density of one state at one point, corner by corner."""
+    D, total, near = D.reshape(grid.shape), 0.0, []
+    for axis, value in zip(grid.axes, x.tolist(), strict=True):
+        nodes = axis.tolist()
+        if not nodes[0] <= value <= nodes[-1]:
+            return 0.0
+        i = max(k for k in range(len(nodes) - 1) if nodes[k] <= value)
+        w = (value - nodes[i]) / (nodes[i + 1] - nodes[i])
+        near.append(((i, 1 - w), (i + 1, w)))
+    for corner in itertools.product(*near):
+        share = 1.0
+        for _, w in corner:
+            share *= w
+        total += share * float(D[tuple(i for i, _ in corner)])
+    return total
+
+
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_look_up_equals_interpolation(d):
     grid, x = grid_and_points(d)
@@ -29,6 +49,8 @@ def test_look_up_equals_interpolation(d):
     assert got.shape == (4, 9, 3)
     for s in range(3):
         torch.testing.assert_close(got[..., s], grid.interpolate(D[:, s], x), atol=1e-13, rtol=0)
+        expected = [[multilinear(grid, D[b, s], x[b, i]) for i in range(9)] for b in range(4)]
+        torch.testing.assert_close(got[..., s], torch.tensor(expected, dtype=torch.float64), atol=1e-12, rtol=0)
     inside = grid.inside(x)
     assert bool(inside.any()) and bool((~inside).any())
     assert float(got[~inside].abs().max()) == 0.0

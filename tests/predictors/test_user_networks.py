@@ -17,6 +17,7 @@ from torch import nn
 from s2r_torch.coverage import path_cover
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.kernels import make_kernel
+from s2r_torch.deployment.export import export_policy
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.deployment.policy_file import load_policy, read, save_policy
 from s2r_torch.episodes import Transitions
@@ -164,8 +165,153 @@ def test_modules_with_buffers_are_refused():
         make_net(name, problem("line"))
 
 
+class Branching(nn.Module):
+    """Looks at numbers, which vmap cannot do."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.one, self.two = nn.Linear(inputs, outputs), nn.Linear(inputs, outputs)
+
+    def forward(self, x):
+        return torch.stack([self.one(row) if self.two(row).sum().item() > 0 else self.two(row) for row in x])
+
+
+class Scaled(nn.Module):
+    """A constant buffer, and a frozen layer."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.register_buffer("scale", torch.linspace(0.5, 1.5, inputs))
+        self.first, self.last = nn.Linear(inputs, 8).requires_grad_(False), nn.Linear(8, outputs)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x * self.scale)))
+
+
+TAKEN = {
+    "dropout": lambda i, o: nn.Sequential(nn.Linear(i, 16), nn.Dropout(0.5), nn.Linear(16, o)),
+    "item": Branching,
+    "constant": Scaled,
+    "weight_norm": lambda i, o: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(i, 8)), nn.Linear(8, o)),
+    "tied": lambda i, o: nn.Sequential(nn.Linear(i, 8), *[nn.Linear(8, 8)] * 2, nn.Linear(8, o)),
+    "lazy": lambda i, o: nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(o)),
+    "norm": lambda i, o: nn.Sequential(nn.Linear(i, 8), nn.LayerNorm(8), nn.Linear(8, o)),
+}
+
+
+@pytest.mark.parametrize("kind", TAKEN)
+def test_modules_of_every_kind_are_trained_saved_and_used(kind, tmp_path):
+    where, state = problem("line"), torch.random.get_rng_state()
+    name = free(kind, TAKEN[kind])
+    net, again = trained(name, where), trained(name, where)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(value, again.state_dict()[key]) for key, value in net.state_dict().items())
+    assert net.steps[0]._by_vmap is (kind not in ("item", "weight_norm"))
+    policy = policy_of(net)
+    save_policy(tmp_path / "p.safetensors", policy)
+    loaded = load_policy(tmp_path / "p.safetensors")
+    D, x = bumps(where, 3, torch.Generator().manual_seed(1)), readings(where, (3, 5), torch.Generator().manual_seed(2))
+    for step in range(3):
+        q = net.q(net.condition(D), step, x)
+        assert torch.equal(q, net.q(net.condition(D), step, x))  # Dropout is off
+        assert torch.equal(q, loaded.ensemble.groups[0].q(loaded.ensemble.groups[0].condition(D), step, x))
+        one = loaded.condition(D[0])
+        torch.testing.assert_close(one.q(step, x[0]), q[0, 0], atol=1e-5, rtol=0)
+        assert one.act(step, x[0][:0]).shape == (0,)
+
+
+def test_what_is_frozen_stays_and_dropout_acts_in_training():
+    where = problem("line")
+    before = make_net(free("constant", Scaled), where, members=2)
+    after = trained("constant", where)
+    frozen = {key for key, value in before.named_parameters() if not value.requires_grad}
+    assert frozen == {f"steps.{h}.weights.first/{part}" for h in range(3) for part in ("weight", "bias")}
+    net = make_net(free("dropout", TAKEN["dropout"]), where, members=2)
+    local, x = torch.zeros(1, 5, net.steps[1].sizes.states), torch.zeros(1, 5, 1)
+    draws = [net.raw_q(1, net.standardised(bumps(where, 1, torch.Generator()).float()), local, x) for _ in range(2)]
+    assert not torch.equal(*draws) and not torch.equal(draws[0][:, :, 0], draws[0][:, :, 1])
+    assert after.size == 4
+
+
+class Batched(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs)
+
+    def forward(self, x):
+        return self.linear(x).softmax(0)
+
+
+class Hidden(nn.Module):
+    """Numbers of its own that are neither parameters nor buffers."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.linear, self.shift = nn.Linear(inputs, outputs), torch.randn(outputs)
+
+    def forward(self, x):
+        return self.linear(x) + self.shift
+
+
+REFUSED = {
+    "spectral_norm": (
+        lambda i, o: nn.utils.parametrizations.spectral_norm(nn.Linear(i, o)),
+        "buffers that stay as they are from Mine.module; got parametrizations.weight.0._u.* of _SpectralNorm, which",
+    ),
+    "size": (lambda i, o: nn.Linear(i, o + 1), r"values \[n, 2\], one per action, from Mine.module; got \[3, 3\]"),
+    "rank": (
+        lambda i, o: nn.Sequential(nn.Linear(i, o), nn.Flatten(0)),
+        r"from Mine.module; got \[6\] of torch.float32",
+    ),
+    "forward": (lambda i, o: nn.Linear(i + 1, o), "Mine.module to map rows .*; got RuntimeError: mat1 and mat2"),
+    "batch": (Batched, "values row by row from Mine.module"),
+    "random": (lambda i, o: nn.Sequential(nn.Linear(i, o), Noise()), "the same values for the same rows"),
+    "nothing": (lambda i, o: nn.Flatten(), "one per action"),
+    "no module": (lambda i, o: lambda x: x, "an nn.Module from Mine.module; got function"),
+    "hidden": (Hidden, "members that differ by their parameters alone"),
+    "double": (lambda i, o: nn.Linear(i, o, dtype=torch.float64), "to map rows .*; got RuntimeError: .*dtype"),
+    "nan": (lambda i, o: nn.Sequential(nn.Linear(i, o), Logarithm()), "finite values from Mine.module; got NaN"),
+}
+
+
+class Noise(nn.Module):
+    def forward(self, x):
+        return x + torch.randn_like(x)
+
+
+class Logarithm(nn.Module):
+    def forward(self, x):
+        return (-x.abs() - 1).log()
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_be_a_predictor_is_refused_by_name_when_it_is_made(kind):
+    module, message = REFUSED[kind]
+    with pytest.raises(SettingError, match=message):
+        make_net(free(kind, module), problem("line"))
+
+
+def test_a_module_sees_torch_as_it_is_when_imported():
+    made, before = [], torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        with torch.no_grad():
+            net = make_net(free("plain", lambda i, o: made.append(nn.Linear(i, o)) or made[-1]), problem("line"))
+        assert made[0].weight.dtype == torch.float32 and torch.get_default_dtype() == torch.float64
+        assert all(p.requires_grad for p in net.parameters())
+    finally:
+        torch.set_default_dtype(before)
+
+
 def test_variants_are_all_combinations():
     assert variants({"width": [16, 32], "depth": 2, "lipschitz_bound": [1.0, 5.0]}) == [
         {"width": w, "depth": 2, "lipschitz_bound": b} for w in (16, 32) for b in (1.0, 5.0)
     ]
     assert variants({}) == [{}] and net_class("lookup").name == "lookup"
+
+
+def test_what_cannot_be_traced_is_said_when_it_is_exported(tmp_path):
+    policy = policy_of(make_net(free("item", Branching), problem("line"), members=1))
+    D = bumps(problem("line"), 1, torch.Generator().manual_seed(1))[0]
+    with pytest.raises(SettingError, match="a network that torch.export can trace.*deploy it with this library"):
+        export_policy(policy.condition(D), tmp_path / "p.pt2")

@@ -76,8 +76,8 @@ def test_summary_has_what_users_read(finished):
     merging = found.merging
     assert merging.largest_merged < merging.noise < merging.zeta_hat / 3
     assert merging.largest_z < 6
-    bias, layers = found.elimination.density_bias, finished.explored.exploration.graph.layer.tolist()
-    assert len(bias) == len(found.elimination.slack) == 9
+    bias, layers = found.elimination.density_b_bar, finished.explored.exploration.graph.layer.tolist()
+    assert len(bias) == len(found.elimination.b_bar) == 9
     assert all(b == (1 if step == 4 else 2) * bias[layers.index(4)] for b, step in zip(bias, layers, strict=True))
     assert Summary.from_json(json.loads(json.dumps(found.to_json()))) == found
 

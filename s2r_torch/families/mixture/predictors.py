@@ -136,7 +136,7 @@ class MixturePredictors:
         check_shape("densities", D, (None, None, len(self._functional)), "densities on another grid")
         return (D[:, 0].double() @ self._functional - self._offset).clamp(-1.0, 1.0)
 
-    def bias_bound(self, D: Tensor, theta: Tensor) -> float:
+    def density_error(self, D: Tensor, theta: Tensor) -> float:
         """An oracle's phi_D: max |f*(D_b, x, a) - Q*(theta_b, x, a)| over simulators b with true theta [B, 1]."""
         difference = self.mixture.q_table(self.theta_hat(D)) - self.mixture.q_table(theta[:, 0])
         return float(difference.abs().max())

@@ -132,7 +132,8 @@ class ConesNet(StatisticsNet):
     @torch.no_grad()
     def fit_scales(self, D: Tensor) -> None:
         """The first training densities become anchors, repeated where there are too few; distances stay as they are."""
-        self.anchors.copy_(self._statistics(D.to(self.anchors.dtype))[torch.arange(len(self.anchors)) % len(D)])
+        first = torch.arange(len(self.anchors), device=D.device) % len(D)
+        self.anchors.copy_(self._statistics(D.to(self.anchors.dtype))[first])
         super().fit_scales(D)
         self.centre.zero_()
         self.spread.fill_(1.0)

@@ -10,24 +10,6 @@ import torch
 from torch import Tensor
 
 
-def look_up(D: Tensor, index: Tensor, weight: Tensor) -> Tensor:
-    """The densities of several states at given points, by multilinear interpolation (a convex combination of nodes).
-
-    Args:
-        D: `[B, S, G]`.
-        index: `[B, n, c]` int64, the c = 2^d nodes around each point.
-        weight: `[B, n, c]` their weights, >= 0, summing to 1 on the grid and to 0 off it.
-
-    Returns:
-        `[B, n, S]`.
-    """
-    batch, states, _ = D.shape
-    _, n, corners = index.shape
-    flat = index.reshape(batch, 1, n * corners).expand(batch, states, n * corners)
-    values = D.gather(2, flat).view(batch, states, n, corners)
-    return torch.einsum("bsnc,bnc->bns", values, weight.to(D.dtype))
-
-
 def sorted_values(D: Tensor, ranks: Tensor) -> Tensor:
     """Chosen ranks [r] of the values of D [..., G] in decreasing order: [..., r]; they see a shape wherever it lies."""
     return D.sort(-1, descending=True).values[..., ranks]

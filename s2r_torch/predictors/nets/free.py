@@ -7,6 +7,10 @@
 
 It gets the statistics of `lookup`, the densities looked up at x, and x. Its Lipschitz bound is infinite, and the class
 is marked (`Ensemble.certified`): no guarantee that uses Assumption 4 holds.
+
+What layers do only in training, such as Dropout, they do where gradients are taken, and nowhere else. A module that
+vmap cannot run (`.item()`, an `if` on numbers) is run member by member. A module that cannot be a predictor is refused
+when it is made: `_Examined` lists why.
 """
 
 from __future__ import annotations
@@ -21,6 +25,9 @@ from s2r_torch.errors import SettingError
 from s2r_torch.predictors.nets.architectures import LookupNet
 from s2r_torch.predictors.nets.steps import Constants, Sizes, Step
 
+ROWS = 3  # of the example that a module is examined with
+Weights = dict[str, Tensor]
+
 
 class FreeNet(LookupNet):
     """Base of users' networks without a certificate; give it `module`."""
@@ -34,9 +41,11 @@ class FreeNet(LookupNet):
     def make_step(self, states: int, generator: torch.Generator) -> Step:
         inputs = self.summary_size + states + self.problem.spec.obs_dim
         sizes = self.sizes(self.summary_size, states)
-        with torch.random.fork_rng(devices=[]), plain_torch():  # modules draw their weights from the global generator
-            torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
-            return FreeStep([self.module(inputs, sizes.num_actions) for _ in range(self.size)], sizes)
+        seed = int(torch.randint(2**62, (1,), generator=generator))
+        with torch.random.fork_rng(devices=[]), plain_torch(), torch.inference_mode(False), torch.enable_grad():
+            torch.manual_seed(seed)  # users' code sees torch as it is when imported, with a stream of its own
+            modules = [self.module(inputs, sizes.num_actions) for _ in range(self.size)]
+            return FreeStep(modules, sizes, torch.randn(ROWS, inputs), f"{type(self).__name__}.module")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +53,7 @@ class PreparedFree:
     """One step's modules for given D."""
 
     summary: Tensor  # [B, K]
-    weights: dict[str, Tensor]  # every parameter, stacked
+    weights: Weights  # every parameter, stacked
 
     def part(self, members: slice, simulators: slice) -> PreparedFree:
         """For these members and simulators."""
@@ -52,46 +61,145 @@ class PreparedFree:
 
 
 class FreeStep(Step):
-    """Stacked copies of a module, evaluated by vmap.
+    """Stacked copies of a module.
 
     Args:
-        modules: one per member, alike but for their weights.
+        modules: one per member, alike but for their parameters.
         sizes: see `Sizes`.
+        rows: `[ROWS, inputs]` what the module is tried on.
+        name: what errors call it.
 
     Raises:
-        SettingError: the module has buffers, or nothing to train.
+        SettingError: a module that cannot be a predictor.
     """
 
-    def __init__(self, modules: list[nn.Module], sizes: Sizes):
+    def __init__(self, modules: list[nn.Module], sizes: Sizes, rows: Tensor, name: str):
         super().__init__()
         self.sizes = sizes
-        weights, buffers = torch.func.stack_module_state(modules)
-        if buffers or not weights:
-            raise SettingError(
-                expected="a module with parameters and without buffers",
-                got=f"{len(weights)} parameters, buffers {sorted(buffers)}",
-                cause="batch statistics would let simulators and samples see each other",
-            )
-        self.weights = nn.ParameterDict({_key(k): nn.Parameter(w.detach().clone()) for k, w in weights.items()})
+        examined = _Examined(name, sizes.num_actions, modules)
+        expected = torch.stack([examined.outputs(module, rows) for module in modules])
+        weights, constants = examined.state(rows)
+        self.weights = nn.ParameterDict({_key(k): nn.Parameter(w, trained) for k, (w, trained) in weights.items()})
+        for k, value in constants.items():
+            self.register_buffer(f"constant/{_key(k)}", value)
         self._names = {_key(k): k for k in weights}
+        self._constants = {f"constant/{_key(k)}": k for k in constants}
         self._module = [modules[0].to("meta")]  # in a list: not a submodule, its own weights are not used
+        self._by_vmap = self._vmap_gives(rows, expected)
+        if not self._by_vmap and not _close(self._run(dict(self.weights.items()), rows), expected):
+            examined.refuse(
+                "members that differ by their parameters alone", "another result with their parameters only"
+            )
 
     def prepare(self, summary: Tensor, constants: Constants) -> PreparedFree:
         return PreparedFree(summary, dict(self.weights.items()))
 
     def values(self, prepared: PreparedFree, columns: Tensor, n: int) -> Tensor:
         rows = torch.cat([prepared.summary.repeat_interleave(n, 0), columns[:-1].T], -1)  # [m, inputs]
-
-        def one(weights: dict[str, Tensor]) -> Tensor:
-            named = {self._names[k]: w for k, w in weights.items()}
-            return torch.func.functional_call(self._module[0], named, (rows,))
-
-        return torch.func.vmap(one)(prepared.weights).mT
+        if len(rows) == 0:  # what a module makes of nothing is its own affair
+            return rows.new_zeros(len(next(iter(prepared.weights.values()))), self.sizes.num_actions, 0)
+        return self._run(prepared.weights, rows).mT
 
     def lipschitz_bound(self, constants: Constants) -> Tensor:
         return torch.full((self.sizes.members,), torch.inf, dtype=torch.float64)
 
+    def _run(self, weights: Weights, rows: Tensor) -> Tensor:
+        """All members' values, [F, m, A]."""
+        self._module[0].train(torch.is_grad_enabled())
+        constants = {name: getattr(self, key) for key, name in self._constants.items()}
+
+        def one(member: Weights) -> Tensor:
+            named = {self._names[k]: w for k, w in member.items()}
+            return torch.func.functional_call(self._module[0], named | constants, (rows,))
+
+        if self._by_vmap:
+            return torch.func.vmap(one, randomness="different")(weights)
+        members = range(len(next(iter(weights.values()))))
+        return torch.stack([one({k: w[f] for k, w in weights.items()}) for f in members])
+
+    def _vmap_gives(self, rows: Tensor, expected: Tensor) -> bool:
+        """Whether vmap runs the module, in training and in use, and gives what every module alone gave."""
+        self._by_vmap = True
+        try:
+            self._run(dict(self.weights.items()), rows)
+            with torch.no_grad():
+                return _close(self._run(dict(self.weights.items()), rows), expected)
+        except Exception:  # what a user's code makes of being vectorised is not known
+            return False
+
+
+class _Examined:
+    """What a module must be, each with its one error: a function of one row and of its parameters alone."""
+
+    def __init__(self, name: str, num_actions: int, modules: list[nn.Module]):
+        self.name, self.num_actions, self.modules = name, num_actions, modules
+        if not all(isinstance(module, nn.Module) for module in modules):
+            self.refuse("an nn.Module", type(modules[0]).__name__)
+
+    def refuse(self, expected: str, got: str, cause: str = "a module that cannot be a predictor") -> None:
+        raise SettingError(expected=f"{expected} from {self.name}", got=got, cause=cause)
+
+    @torch.no_grad()
+    def outputs(self, module: nn.Module, rows: Tensor) -> Tensor:
+        """What the module gives in use, [ROWS, A]."""
+        module.eval()
+        q = self._called(module, rows)
+        if not isinstance(q, Tensor) or q.shape != (len(rows), self.num_actions) or not q.is_floating_point():
+            got = f"{list(q.shape)} of {q.dtype}" if isinstance(q, Tensor) else type(q).__name__
+            self.refuse(f"values [n, {self.num_actions}], one per action,", got, "a wrong output size; it is given")
+        if not bool(torch.isfinite(q).all()):
+            self.refuse("finite values", "NaN or inf", "its initialisation")
+        if not _close(self._called(module, rows), q):
+            self.refuse("the same values for the same rows", "others", "randomness that `eval()` does not switch off")
+        if not _close(self._called(module, rows[:1]), q[:1]):
+            self.refuse("values row by row", "others for a row alone", "statistics of the batch, or an order of rows")
+        return q
+
+    def state(self, rows: Tensor) -> tuple[dict[str, tuple[Tensor, bool]], Weights]:
+        """Parameters, stacked, with whether they are trained; and buffers, which are constants."""
+        first, others = self.modules[0], self.modules[1:]
+        if not any(True for _ in first.parameters()):
+            self.refuse("parameters", "none", "nothing to train")
+        constants = {name: buffer.detach().clone() for name, buffer in first.named_buffers()}
+        written = {name: (id(buffer), buffer._version) for name, buffer in first.named_buffers()}
+        self._called(first.train(), rows)
+        changed = [name for name, buffer in first.named_buffers() if written[name] != (id(buffer), buffer._version)]
+        if changed:
+            kind = type(first.get_submodule(changed[0].rpartition(".")[0])).__name__
+            self.refuse(
+                "buffers that stay as they are",
+                f"{', '.join(changed[:4])} of {kind}, which change in training",
+                "batch statistics or power iterations (BatchNorm, spectral_norm): simulators would see each other",
+            )
+        for other in others:
+            if {k: v.shape for k, v in other.named_parameters()} != {k: v.shape for k, v in first.named_parameters()}:
+                self.refuse(
+                    "members alike but for their numbers", "parameters of other shapes", "a random architecture"
+                )
+            if any(not torch.equal(buffer, constants[name]) for name, buffer in other.named_buffers()):
+                self.refuse("buffers that all members share", "others", "numbers of its own: make them parameters")
+        stacked = {
+            name: (torch.stack([dict(m.named_parameters())[name].detach() for m in self.modules]), p.requires_grad)
+            for name, p in first.named_parameters()
+        }
+        return stacked, constants
+
+    def _called(self, module: nn.Module, rows: Tensor) -> Tensor:
+        try:
+            return module(rows.clone())
+        except Exception as error:  # a user's own code
+            reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
+            raise SettingError(
+                expected=f"{self.name} to map rows {list(rows.shape)} to values",
+                got=reason,
+                cause="the module's forward",
+            ) from error
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool(torch.allclose(a, b, rtol=1e-4, atol=1e-5))
+
 
 def _key(name: str) -> str:
-    """Parameter names without dots, as `nn.ParameterDict` wants them."""
+    """Names without dots, as `nn.ParameterDict` wants them."""
     return name.replace(".", "/")

@@ -46,6 +46,10 @@ class MLPHead(LayeredStep):
         u = after_abs(shared(prepared.lift, columns), prepared.mix, self.sizes.x_width)
         return self.through(add_offset(u, prepared.offset, n), prepared.later)
 
+    def chain(self, prepared: Prepared) -> list[tuple[Tensor, int]]:
+        later = [(weight, self.sizes.width // 2) for weight in prepared.later]
+        return [(prepared.lift, 0), (prepared.mix, self.sizes.x_width), *later]
+
     def later(self) -> list[StackedLinear]:
         return [*self.hidden, self.out]
 
@@ -156,8 +160,8 @@ class ConeStep(Step):
 
     def values(self, prepared: PreparedCones, columns: Tensor, n: int) -> Tensor:
         tips = after_abs(shared(prepared.lift, columns), prepared.tips, self.sizes.x_width)
-        tips = tips.unflatten(2, (-1, n)).unflatten(1, (self.sizes.num_actions, -1))  # [F, A, K, B, n]
-        height = prepared.height[..., None]
+        height = prepared.height[..., None]  # [K, B, 1]
+        tips = tips.unflatten(2, (height.shape[1], n)).unflatten(1, (self.sizes.num_actions, -1))  # [F, A, K, B, n]
         return (((tips + height).amin(2) + (tips - height).amax(2)) / 2).flatten(2)
 
     def lipschitz_bound(self, constants: Constants) -> Tensor:

@@ -74,16 +74,15 @@ def mean_values(samples: Sequence[Transitions], graph: StateGraph) -> tuple[Tens
     Q = torch.full((B, graph.num_states, A), torch.nan, dtype=torch.float64)
     variance = torch.zeros_like(Q)
     V, V_variance = torch.zeros(2, B, graph.num_states, dtype=torch.float64)
-    for layer in range(graph.horizon - 1, -1, -1):
-        for s in graph.states_of(layer):
-            mean, error = _per_action(samples[s], A)
-            if layer + 1 < graph.horizon:
-                following = graph.next_state[s]
-                mean, error = mean + V[:, following], error + V_variance[:, following]
-            best = mean.nan_to_num(-torch.inf).argmax(1, keepdim=True)
-            Q[:, s], variance[:, s] = mean, error
-            V[:, s] = mean.gather(1, best)[:, 0].nan_to_num(0.0)
-            V_variance[:, s] = error.gather(1, best)[:, 0].nan_to_num(0.0)
+    for layer, s in graph.backward():
+        mean, error = _per_action(samples[s], A)
+        if layer + 1 < graph.horizon:
+            following = graph.next_state[s]
+            mean, error = mean + V[:, following], error + V_variance[:, following]
+        best = mean.nan_to_num(-torch.inf).argmax(1, keepdim=True)
+        Q[:, s], variance[:, s] = mean, error
+        V[:, s] = mean.gather(1, best)[:, 0].nan_to_num(0.0)
+        V_variance[:, s] = error.gather(1, best)[:, 0].nan_to_num(0.0)
     return Q, variance
 
 

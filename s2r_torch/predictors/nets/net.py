@@ -23,8 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from s2r_torch.base import check_shape
+from s2r_torch.defaults import plain_torch
+from s2r_torch.density.grid import look_up
 from s2r_torch.errors import LipschitzError, SettingError
-from s2r_torch.predictors.nets.embeddings import look_up
 from s2r_torch.predictors.nets.heads import head_class
 from s2r_torch.predictors.nets.lipschitz_estimate import LipschitzEstimate
 from s2r_torch.predictors.nets.recipe import empty_net, require_like
@@ -55,18 +56,13 @@ class Net(nn.Module):
         settings: those of `NetSettings`, and the architecture's own, among `Net.options`.
 
     Raises:
-        SettingError: a size that makes no network, or an unknown option.
+        SettingError: a size that makes no network, or an unknown setting.
     """
 
     name = ""
 
-    def __init__(
-        self,
-        problem: Problem,
-        members: int,
-        generator: torch.Generator | None,
-        **settings,
-    ):
+    @plain_torch()
+    def __init__(self, problem: Problem, members: int, generator: torch.Generator | None, **settings):
         super().__init__()
         told, self.options = net_settings(self.name, self.options, settings)
         bound = self.default_bound if told.lipschitz_bound is None else told.lipschitz_bound
@@ -79,16 +75,16 @@ class Net(nn.Module):
         self.width, self.depth, self.x_width = told.width, told.depth or self.default_depth, told.x_width
         self.head = told.head or self.default_head
         grid, spec = problem.grid, problem.spec
-        low, high = (torch.tensor(edge, dtype=torch.float32) for edge in (spec.low, spec.high))
+        low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (spec.low, spec.high))
         self.register_buffer("x_centre", (low + high) / 2)
         self.register_buffer("x_half", (high - low) / 2)
         self.register_buffer("height", torch.ones((), dtype=torch.float32))
         self.setup()
         with torch.no_grad():
-            nothing = torch.zeros(1, problem.graph.num_states, grid.num_points, dtype=torch.float32)
+            nothing = self.height.new_zeros(1, problem.graph.num_states, grid.num_points)
             self.summary_size = self.summary(nothing).shape[-1]
-        self.register_buffer("centre", torch.zeros(self.summary_size, dtype=torch.float32))
-        self.register_buffer("spread", torch.ones(self.summary_size, dtype=torch.float32))
+        self.register_buffer("centre", self.height.new_zeros(self.summary_size))
+        self.register_buffer("spread", self.height.new_ones(self.summary_size))
         self.steps = nn.ModuleList(
             self.make_step(states if self.looks_up else 0, generator) for states in problem.graph.states_per_layer
         )
@@ -170,8 +166,8 @@ class Net(nn.Module):
         return look_up(D[:, states], *self.problem.grid.locate(x)) / self.height.to(D.device)
 
     def scaled_x(self, x: Tensor) -> Tensor:
-        """Observations in [-1, 1]."""
-        return ((x.to(self.x_centre.dtype) - self.x_centre) / self.x_half).clamp(-3, 3)
+        """Observations in [-1, 1], cut at 3; centred in float64, so that a box far from 0 loses nothing."""
+        return ((x.double() - self.x_centre) / self.x_half).clamp(-3, 3).to(self.height.dtype)
 
     def raw_q(self, step: int, summary: Tensor, local: Tensor, x: Tensor) -> Tensor:
         """Unclamped f [F, B, n, A] from precomputed features, with gradients: what training uses."""
@@ -191,7 +187,7 @@ class Net(nn.Module):
         net, prepared, (batch, n, _) = self.steps[step], conditioned.steps[step], x.shape
         columns = net.columns(self.local(conditioned.D, step, x), self.scaled_x(x))  # [*, B, n]
         q = columns.new_empty(self.size, self.problem.spec.num_actions, batch, n)
-        wide = min(n, COLUMNS)
+        wide = min(max(1, n), COLUMNS)
         for rows in slices(batch, COLUMNS // wide):
             for members in slices(self.size, TILE // (self.width * wide * (rows.stop - rows.start))):
                 part = prepared.part(members, rows)
@@ -232,10 +228,18 @@ class Net(nn.Module):
         return torch.stack([step.lipschitz_bound(self.constants()) for step in self.steps]).amax(0)
 
     def certify(self) -> Tensor:
-        """The certified bounds [F]; raises LipschitzError if one exceeds the declared C_L or is not finite.
+        """The certified bounds [F]; raises LipschitzError if one exceeds the declared C_L, or a member is not finite.
 
         A network without a certificate has the bound infinity, and passes: `Ensemble.certified` tells.
         """
+        for name, value in self.stacked().items():
+            broken = (~torch.isfinite(value.flatten(1))).any(1).nonzero().flatten().tolist()
+            if broken:
+                raise LipschitzError(
+                    expected=f"finite weights of all {self.size} members of net {self.name!r}",
+                    got=f"NaN or inf in {name} of member {', '.join(map(str, broken[:8]))}",
+                    cause="training that diverged: lower learning_rate; or a damaged file",
+                )
         bound = self.lipschitz_bound()
         if self.certified and not bool((bound <= self.declared_bound * (1 + 1e-6)).all()):
             raise LipschitzError(
@@ -293,6 +297,6 @@ class Net(nn.Module):
 
 
 def slices(count: int, width: int) -> Iterator[slice]:
-    """Consecutive slices of 0 .. count of at most `width`, at least 1, each."""
-    for start in range(0, count, max(1, width)):
+    """Consecutive slices of 0 .. count of at most `width`, at least 1, each; one empty slice of nothing."""
+    for start in range(0, max(1, count), max(1, width)):
         yield slice(start, min(start + max(1, width), count))

@@ -113,6 +113,13 @@ class Step(nn.Module):
         """Unclamped f for columns [d + S_h + 1, B n]: [F, A, B n]."""
         raise NotImplementedError
 
+    def chain(self, prepared: object) -> list[tuple[Tensor, int]]:
+        """`values` as products, each after the absolute value of that many first rows: [F, out, in] and rows.
+
+        Empty where they are more than that.
+        """
+        return []
+
     def lipschitz_bound(self, constants: Constants) -> Tensor:
         """Certified constant [F] in D, float64."""
         raise NotImplementedError
@@ -208,5 +215,5 @@ def add_offset(u: Tensor, offset: Tensor | None, n: int) -> Tensor:
     """u [F, width (+ 1), B n] + offset [F, width + 1, B]; u is consumed."""
     if offset is None:
         return u
-    u, offset = u.unflatten(2, (-1, n)), offset[:, : u.shape[1], :, None]
+    u, offset = u.unflatten(2, (offset.shape[2], n)), offset[:, : u.shape[1], :, None]
     return (u + offset if torch.is_grad_enabled() else u.add_(offset)).flatten(2)  # in place, autograd would copy twice

@@ -125,10 +125,10 @@ class _BellmanFit(LightningModule):
         count = self.D.shape[0]
         held_out = int(settings.held_out * count)
         self.batched = count - (held_out if held_out > 1 else 0)  # simulators in batches: the first ones
-        self.V_hat = torch.zeros(net.size, count, self.graph.num_states)
-        self.weight = torch.ones(net.size, count)
+        self.V_hat = self.D.new_zeros(net.size, count, self.graph.num_states)
+        self.weight = self.D.new_ones(net.size, count)
         if settings.bootstrap:  # Bayesian bootstrap over simulators
-            uniform = torch.rand(net.size, count, generator=seed.child("bootstrap").generator())
+            uniform = torch.rand(net.size, count, generator=seed.child("bootstrap").generator(), dtype=torch.float32)
             self.weight = -uniform.clamp(min=1e-12).log()
         self.summary = net.standardised(self.D)
         self.layer = self.graph.horizon  # the layer in training; none yet
@@ -161,7 +161,8 @@ class _BellmanFit(LightningModule):
         if layer < self.layer:
             self._enter(layer)
         b, x, actions, local, target = self._batch(int(number))
-        q = self.net.raw_q(layer, self.summary[b], local, x)
+        with self.seed.child("noise", int(number)).as_global(self.device):  # of Dropout and the like in users' modules
+            q = self.net.raw_q(layer, self.summary[b], local, x)
         loss = (_errors(q, actions, target).mean(-1) * self.weight[:, b]).mean(-1)  # [F]
         if self.logger is not None:
             self.log_dict({"train/bellman_risk": loss.mean().detach(), "train/layer": float(layer)})
@@ -240,7 +241,11 @@ class _BellmanFit(LightningModule):
         _, states, n, _ = self.x.shape
         b = torch.randperm(self.batched, generator=generator)[: self.settings.batch_simulators]
         size = min(n, self.settings.batch_samples)
-        i = torch.rand(len(b), states, n, generator=generator).topk(size, -1).indices.to(self.device)
+        i = (
+            torch.rand(len(b), states, n, generator=generator, dtype=torch.float32)
+            .topk(size, -1)
+            .indices.to(self.device)
+        )
         rows = b.to(self.device)[:, None, None], torch.arange(states, device=self.device)[None, :, None], i
         x, actions, local = self.x[rows], self.actions[rows], self.features[rows]
         target = self.target[(slice(None), *rows)]
@@ -293,4 +298,4 @@ def one_cycle(step: int, steps: int, warm: float = 0.3) -> float:
     if position <= warm:
         return position / warm
     fall = (position - warm) / (1 - warm)
-    return max(0.5 * (1 + float(torch.cos(torch.tensor(fall * torch.pi)))), 2e-2)
+    return max(0.5 * (1 + float(torch.cos(torch.tensor(fall * torch.pi, dtype=torch.float32)))), 2e-2)

@@ -1,0 +1,106 @@
+"""One predictor in one world: D is fixed, so all that depends on it is prepared once; what policies and programs run.
+
+`actor(group, D)` makes it: of a `Net`, tables of its densities and the matrices of every step; of any other
+`PredictorGroup`, the group conditioned on D. An actor has `q` for a step that is known, and is a module that gives all
+steps at once, which `torch.export` can trace.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from s2r_torch.base import PredictorGroup, StateGraph
+from s2r_torch.density.lookup import LookUp, by_axis, place
+from s2r_torch.predictors.nets.net import Net
+
+ROWS = 2**14  # readings evaluated at once, so that memory does not grow with them
+
+
+class GroupActor(nn.Module):
+    """A group of one member, conditioned on D `[xi, G]`."""
+
+    def __init__(self, group: PredictorGroup, D: Tensor, graph: StateGraph):
+        super().__init__()
+        self.group, self.conditioned, self.horizon = group, group.condition(D[None]), graph.horizon
+
+    def q(self, step: int, x: Tensor) -> Tensor:
+        """f(D, x, a) for x `[n, d]`: `[n, A]`."""
+        return self.group.q(self.conditioned, step, x[None])[0, 0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same at every step: `[H, n, A]`."""
+        return torch.stack([self.q(step, x) for step in range(self.horizon)])
+
+
+class NetActor(nn.Module):
+    """A net of one member, for D `[xi, G]`: what `Net.q` computes, without its tiles, so that n stays free.
+
+    A single reading goes through in NumPy and plain numbers where the head is a chain of products: on a robot readings
+    come alone, and forty small tensors cost three times what is computed with them.
+    """
+
+    def __init__(self, net: Net, D: Tensor, graph: StateGraph):
+        super().__init__()
+        self.grid, self.scaled_x = net.problem.grid, net.scaled_x
+        self.steps = list(net.steps)  # not as submodules: what they prepared holds all that is needed
+        conditioned = net.condition(D[None])
+        self.prepared = [step.part(slice(0, 1), slice(0, 1)) for step in conditioned.steps]
+        states = [graph.states_of(step) if net.looks_up else [] for step in range(graph.horizon)]
+        self.densities = [LookUp(self.grid, conditioned.D[0, layer] / net.height) for layer in states]
+        chains = (step.chain(prepared) for step, prepared in zip(self.steps, self.prepared, strict=True))
+        self.chains = [[(weight[0].numpy(), rows) for weight, rows in chain] for chain in chains]
+        self.box = list(zip(net.x_centre.tolist(), net.x_half.tolist(), strict=True))
+
+    def q(self, step: int, x: Tensor) -> Tensor:
+        """f(D, x, a) for finite x `[n, d]`: `[n, A]`."""
+        n = x.shape[0]
+        if n > ROWS:
+            return torch.cat([self.q(step, part) for part in x.split(ROWS)])
+        if n == 1 and self.chains[step]:
+            return torch.from_numpy(self._alone(step, x)).clamp_(0, 1)
+        with torch.inference_mode():
+            values = self._values(step, *self._placed(x))
+            q = torch.stack(values.unbind(0), -1)  # in one piece, else `argmax` takes ten times as long
+        return q.clamp(0, 1)  # out of inference mode: an ordinary tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same at every step: `[H, n, A]`."""
+        placed = self._placed(x)
+        return torch.stack([self._values(step, *placed) for step in range(len(self.steps))]).clamp(0, 1).mT.contiguous()
+
+    def _placed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x in [-1, 1], [d, n]; cell [n] and place in it [d, n]."""
+        rows = by_axis(x)
+        return self.scaled_x(rows.mT).mT, *place(self.grid, rows)
+
+    def _values(self, step: int, scaled: Tensor, cell: Tensor, inside: Tensor) -> Tensor:
+        """Unclamped f, [A, n]."""
+        columns = torch.cat([scaled, self.densities[step](cell, inside), torch.ones_like(scaled[:1])])
+        return self.steps[step].values(self.prepared[step], columns, columns.shape[1])[0]
+
+    def _alone(self, step: int, x: Tensor) -> np.ndarray:
+        """Unclamped f at a single reading, [1, A]."""
+        (row,) = x.tolist()
+        scaled = [min(max((value - c) / half, -3.0), 3.0) for value, (c, half) in zip(row, self.box, strict=True)]
+        u = np.array([*scaled, *self.densities[step].at(row, x.dtype), 1.0], np.float32)
+        for weight, rows in self.chains[step]:
+            if rows:
+                np.abs(u[:rows], out=u[:rows])
+            u = weight @ u
+        return u[None]
+
+
+Actor = GroupActor | NetActor
+
+
+@singledispatch
+def actor(group: PredictorGroup, D: Tensor, graph: StateGraph) -> Actor:
+    """A group of one member in a world with densities D `[xi, G]`."""
+    return GroupActor(group, D, graph)
+
+
+actor.register(Net)(NetActor)
