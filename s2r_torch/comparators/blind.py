@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from s2r_torch.comparators.contract import Attempt, Known, Worlds, register_comparator
+from s2r_torch.comparators.contract import Access, Attempt, Known, Worlds, register_comparator
 from s2r_torch.errors import SettingError
 from s2r_torch.learning.calibration import bellman_table
 from s2r_torch.predictors.ensemble import Ensemble
@@ -49,6 +49,7 @@ class Blind:
     n: int = 500
 
     label = "density-blind ensemble"
+    access = Access(simulators="yes, with reward", graph="discovered there", predictors="own networks")
     learner = BlindPolicy
 
     def __post_init__(self):

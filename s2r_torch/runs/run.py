@@ -103,7 +103,7 @@ def execute(
     diagnosed = run.do(stages.diagnose, explored, learned)
     certified = run.do(stages.certify, explored, learned)
     deployed = run.do(stages.deploy_worlds, certified)
-    compared = run.do(stages.compare, explored, trained)
+    compared = run.do(stages.compare, explored, trained, learned)
     evaluated = run.do(stages.evaluate, certified, deployed, compared)
     return Results(
         settings,
