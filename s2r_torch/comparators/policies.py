@@ -15,8 +15,36 @@ from torch import Tensor
 
 from s2r_torch.base import Path, StateGraph
 from s2r_torch.episodes import Act
+from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import GroundTruth
 from s2r_torch.families.exact import action_values
+
+
+@dataclass(frozen=True, eq=False)
+class Pointwise:
+    """What pays where, in K environments whose readings can be told apart at the same points, or need not be."""
+
+    graph: StateGraph
+    points: Tensor | None  # [xi, m, d]; None for m = 1, where rewards do not depend on readings
+    weight: Tensor  # [K, xi, m]
+    reward: Tensor  # [K, xi, m, A]
+
+    @staticmethod
+    def of(truth: GroundTruth) -> Pointwise:
+        """The truth without the readings that no reward depends on.
+
+        Raises:
+            SettingError: rewards depend on readings, and these are at other points in other environments.
+        """
+        if bool((truth.reward == truth.reward[:, :, :1]).all()):
+            return Pointwise(truth.graph, None, torch.ones_like(truth.weight[..., :1]), truth.reward[:, :, :1])
+        if not bool((truth.x == truth.x[:1]).all()):
+            raise SettingError(
+                expected="rewards of (state, action), or the same quadrature points in every environment",
+                got="points that move with theta, and rewards that depend on them",
+                cause="such a family has no table of actions",
+            )
+        return Pointwise(truth.graph, truth.x[0], truth.weight, truth.reward)
 
 
 def follow(actions: Path) -> Act:
