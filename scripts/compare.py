@@ -1,6 +1,7 @@
 """Compares whole runs: every entry of a comparison with every seed, then one table, one figure and the rows as CSV.
 
 python scripts/compare.py compare=nets +experiment=grid
+python scripts/compare.py compare=comparators +experiment=grid     published methods, in the same held-out worlds
 python scripts/compare.py compare=nets +experiment=frozenlake 'compare.seeds=[0]'
 
 Finished runs are kept: started again, it goes on where it was stopped, and redoes only runs whose settings changed.
@@ -26,10 +27,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from s2r_torch.errors import FolderError
 from s2r_torch.progress import Silent
 from s2r_torch.registry import import_plugins
+from s2r_torch.reports.comparators_figure import comparators_figure
+from s2r_torch.reports.comparators_table import comparators_table, lines_of, where_we_lose, write_lines
 from s2r_torch.reports.comparison import comparison_figure, comparison_table, row_of, write_rows
 from s2r_torch.reports.console import clear_ending
 from s2r_torch.reports.style import save_figure
 from s2r_torch.reports.summary import Summary
+from s2r_torch.runs.curves import Curve, Measured, measure
 from s2r_torch.runs.folder import write_json
 from s2r_torch.runs.run import execute
 from s2r_torch.runs.settings import settings_from
@@ -92,14 +96,45 @@ def compare(cfg: DictConfig, given: list[str], folder: Path, console: Console) -
             console.print(f"written to {folder}", soft_wrap=True, highlight=False)
 
 
+def compare_comparators(cfg: DictConfig, given: list[str], folder: Path, console: Console) -> None:
+    """Every comparator's curve; table, points and figure of what is finished, also after an interruption."""
+    curves = OmegaConf.to_container(cfg.compare.curves, resolve=True)
+    plan, found = {name: Curve(**curve) for name, curve in curves.items()}, Measured()
+    reporter = Bars(console, len(cfg.compare.seeds))
+    try:
+        with reporter.progress:
+            for number, seed in enumerate(cfg.compare.seeds):
+                one = compose("run", [*cfg.compare.common, *given, f"seed={seed}"])
+                torch.set_num_threads(one.trainer.threads)
+                settings = settings_from(OmegaConf.to_container(one, resolve=True))
+                chosen = {name: curve for name, curve in plan.items() if number < curve.seeds}
+                reporter.label, place = f"seed {seed}", folder / f"seed{seed}"
+                measure(settings, instantiate(one.env), chosen, cfg.compare.worlds, place, reporter, found)
+                reporter.progress.advance(reporter.runs)
+    finally:
+        if found.cells:
+            write_comparators(found, f"{cfg.compare.name} on {cfg.name}", folder, console)
+
+
+def write_comparators(found: Measured, title: str, folder: Path, console: Console) -> None:
+    """The table, the figure, the points, and where ours loses."""
+    lines = lines_of(found)
+    write_lines(lines, folder)
+    save_figure(comparators_figure(lines, title), folder / "comparators.png")
+    console.print(comparators_table(lines, title, found.left_out))
+    for sentence in where_we_lose(lines):
+        console.print(sentence, highlight=False)
+    console.print(f"written to {folder}", soft_wrap=True, highlight=False)
+
+
 @hydra.main(version_base="1.3", config_path=CONF, config_name="compare")
 def main(cfg: DictConfig) -> None:
-    console = Console(width=None if sys.stdout.isatty() else 130)
+    console = Console(width=None if sys.stdout.isatty() else 130 if "curves" not in cfg.compare else 250)
     folder = Path(HydraConfig.get().runtime.output_dir)
     given = [text for text in HydraConfig.get().overrides.task if not text.lstrip("+~").startswith("compare")]
     with clear_ending(console, "the same command goes on from here"):
         import_plugins(cfg.plugins)
-        compare(cfg, given, folder, console)
+        (compare_comparators if "curves" in cfg.compare else compare)(cfg, given, folder, console)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,16 @@ LAYERS = (
 SIBLINGS = ({"learning", "deployment"},)  # simulators | reality: neither ever imports the other
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
-FIGURES = ("style", "files", "run_figure", "exploration_figure", "value_figure", "learning_figure", "comparison")
+FIGURES = (
+    "style",
+    "files",
+    "run_figure",
+    "exploration_figure",
+    "value_figure",
+    "learning_figure",
+    "comparison",
+    "comparators_figure",
+)
 
 # Only these may import these; hydra belongs to scripts alone.
 HOMES = {

@@ -56,6 +56,6 @@ class Bank:
 
 
 def bank_of(known: Known, size: int) -> tuple[Ensemble, Tensor]:
-    """Our acting predictor alone, and densities [size, xi, G] of the first training simulators: what a bank is made of."""
+    """What a bank is made of: our acting predictor alone, and densities [size, xi, G] of training simulators."""
     acting = known.policy.ensemble.subset([known.policy.chosen])
     return acting, known.data.D[:size]

@@ -22,8 +22,8 @@ from s2r_torch.comparators.contract import UNLABELLED, Access, Attempt, Known, W
 from s2r_torch.comparators.policies import Pointwise, StateAware
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Guard
-from s2r_torch.families.exact import optimal
 from s2r_torch.families.contract import GroundTruth
+from s2r_torch.families.exact import optimal
 from s2r_torch.learning.estimator import estimate_densities
 
 RIDGES = torch.logspace(-4, 4, 17, dtype=torch.float64)  # penalties tried, on standardised statistics
@@ -103,7 +103,8 @@ class Identifying:
         simulators = Guard(worlds.draws.family.simulators(theta, range(len(theta))), worlds.draws.ledger, PROBE)
         seed = worlds.seed.child("identification", self.n, "probe")
         D = estimate_densities(simulators, graph, self.policy.estimator, self.probes, seed)
-        return Attempt(self.policy.condition(D).act, unlabelled=cost, simulator=graph.num_states * self.probes * len(theta))
+        probed = graph.num_states * self.probes * len(theta)
+        return Attempt(self.policy.condition(D).act, unlabelled=cost, simulator=probed)
 
 
 def readings_of_states(graph: StateGraph, x: Tensor, actions: Tensor) -> list[Tensor]:
@@ -158,5 +159,5 @@ class IdentificationOracle(Identification):
     label = "system identification, oracle planner"
     planning = "oracle"
     access = Access(
-        looks="yes", simulators="readings", theta="yes", chosen="closed form", graph="discovered there", predictors="all"
+        looks="yes", simulators="readings", theta="yes", chosen="closed form", graph="true", predictors="all"
     )

@@ -8,7 +8,7 @@ LSVEE is our own Algorithms 3-6 with one world and no densities, on the tree of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
 
 START = 0
-MOST_PATHS = 2000  # a tree of A^H paths beyond this is refused: give the graph
+MOST_PATHS = 1000  # a tree of A^H paths beyond this is refused: give the graph
 NO_GRID = 0  # points of the densities of a class that sees none
 
 
@@ -40,12 +40,17 @@ def path_tree(num_actions: int, horizon: int) -> StateGraph:
     >>> path_tree(2, 3).states_per_layer
     [1, 2, 4]
     """
-    paths = sum(num_actions**step for step in range(horizon))
+    paths = num_paths(num_actions, horizon)
     if paths > MOST_PATHS:
         raise SettingError(
             expected=f"at most {MOST_PATHS} action paths", got=str(paths), cause="a long horizon: give it the graph"
         )
     return depth_first((), lambda path: [(*path, a) for a in range(num_actions)], horizon)[0]
+
+
+def num_paths(num_actions: int, horizon: int) -> int:
+    """How many action paths of 0 .. H - 1 actions there are."""
+    return sum(num_actions**step for step in range(horizon))
 
 
 def lsvee(judges: Judges) -> Choice:
@@ -88,7 +93,8 @@ class EliminationLearner:
             member, accepted = self.choose(judges)
             return bank.subset([member]).evaluator(judges.D_hat).policy_of(0), accepted
 
-        return worlds.one_by_one(learn)
+        given = "" if self.graph.num_states == num_paths(self.graph.num_actions, self.graph.horizon) else "graph given"
+        return replace(worlds.one_by_one(learn), note=given)
 
     def judges(self, world: Guard, bank: Ensemble, seed: Seed) -> Judges:
         """One world that judges plain Q-functions, n episodes wherever a sample is wanted."""
@@ -127,7 +133,7 @@ class LSVEELearner(EliminationLearner):
 
 
 class SweepLearner(EliminationLearner):
-    """One backward sweep of TD-Eliminate in every world: our Theorem R with one simulator, the world, and its reward."""
+    """One backward sweep of TD-Eliminate in every world: Theorem R with one simulator, the world, and its reward."""
 
     def choose(self, judges: Judges) -> tuple[int, bool]:
         return sweep(judges).best(), True
@@ -142,7 +148,8 @@ class LSVEE:
         n: episodes wherever a sample is wanted, its one knob.
         size: Q-functions in the bank.
         rule: a name in `rules.RULES`.
-        tree: whether states are action paths, as in the paper; else the discovered graph is given.
+        tree: whether states are action paths, as in the paper; else the discovered graph is given. None: where there
+            are at most `MOST_PATHS` of them.
         epsilon: wanted suboptimality, in units of total episode reward.
         delta: wanted failure probability.
         b_bar: misspecification of the bank, > 0.
@@ -153,7 +160,7 @@ class LSVEE:
     n: int = 40
     size: int = 64
     rule: str = "sharp"
-    tree: bool = True
+    tree: bool | None = None
     epsilon: float = 0.05
     delta: float = 0.1
     b_bar: float = 0.02
@@ -169,9 +176,10 @@ class LSVEE:
     def fit(self, known: Known) -> EliminationLearner:
         """No episodes."""
         graph, spec = known.problem.graph, known.problem.spec
+        tree = num_paths(spec.num_actions, spec.horizon) <= MOST_PATHS if self.tree is None else self.tree
         return self.learner(
             *bank_of(known, self.size),
-            path_tree(spec.num_actions, spec.horizon) if self.tree else graph,
+            path_tree(spec.num_actions, spec.horizon) if tree else graph,
             self.rule,
             self.epsilon,
             self.delta,
@@ -187,7 +195,7 @@ class LSVEE:
 class RealSweep(LSVEE):
     """One backward sweep on the discovered graph."""
 
-    tree: bool = False
+    tree: bool | None = False
 
     label = "sweep with real rewards, B = 1"
     access = Access(

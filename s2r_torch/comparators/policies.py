@@ -1,8 +1,8 @@
-"""Kinds of policies beside the reactive one, act(step, x): fixed lists, one per world, and those that know their actions.
+"""Kinds of policies beside the reactive one, act(step, x): fixed lists, one per world, those that know their actions.
 
 Whoever acts knows what it did, so a policy may depend on its own actions, hence on the state (T is known), and on what
-it saw in this episode. Such a policy remembers, and says so: `has_memory`. Layer-by-layer values (`exact.policy_values`)
-are wrong for it and refuse it; its values come from `StateAware.values`, or from episodes.
+it saw in this episode. Such a policy remembers, and says so: `has_memory`. Values layer by layer
+(`exact.policy_values`) are wrong for it and refuse it; its values come from `StateAware.values`, or from episodes.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ def mean_rewards(graph: StateGraph, seen: Rollouts) -> Tensor:
     W, xi, A = len(seen.actions), graph.num_states, graph.num_actions
     pair = (graph.visited(seen.actions) * A + seen.actions).flatten(1)  # [W, n H]
     total = torch.zeros(W, xi * A, dtype=torch.float64).scatter_add(1, pair, seen.rewards.flatten(1))
-    count = torch.zeros(W, xi * A, dtype=torch.float64).scatter_add(1, pair, torch.ones_like(total[:, :1]).expand(pair.shape))
+    once = torch.ones(pair.shape, dtype=torch.float64)
+    count = torch.zeros(W, xi * A, dtype=torch.float64).scatter_add(1, pair, once)
     return (total / count.clamp(min=1)).reshape(W, xi, A)
 
 

@@ -62,7 +62,7 @@ class Likelihood(Protocol):
     """What families that know how readings depend on theta may have beside the rest of `Family`."""
 
     def payoff_grid(self, count: int) -> Tensor:
-        """About `count` equally likely values of theta [K, k], as far as it decides what pays; its other parts are 0."""
+        """About `count` equally likely theta [K, k], as far as they decide what pays; the other parts are 0."""
 
     def log_likelihood(self, theta: Tensor, states: Tensor, x: Tensor) -> Tensor:
         """log p(x_1 .. x_N | theta) [W, K], up to a number that is the same for all theta.

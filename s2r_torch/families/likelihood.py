@@ -1,7 +1,7 @@
 """What readings say about theta, where a family can tell: the limit of all that can be learned by looking.
 
-A family may know its likelihood. Then it has two more functions (`families.contract.Likelihood`), and this is what those
-with bump noise around moving centres share.
+A family may know its likelihood. Then it has two more functions (`families.contract.Likelihood`), and this is what
+those with bump noise around moving centres share.
 """
 
 from __future__ import annotations
