@@ -215,8 +215,6 @@ COMPARATORS = Registry(
         "pcid": "s2r_torch.comparators.pcid:PCID",
         "cutler2015": "s2r_torch.comparators.repair:Cutler2015",
         "jiang2018": "s2r_torch.comparators.repair:Jiang2018",
-        "history_fqi": "s2r_torch.comparators.randomisation:HistoryFQI",
-        "few_rewards": "s2r_torch.comparators.few_rewards:FewRewards",
     },
 )
 register_comparator = COMPARATORS.register

@@ -27,7 +27,7 @@ from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
 
 START = 0
-MOST_PATHS = 1000  # a tree of A^H paths beyond this is refused: give the graph
+MOST_PATHS = 100  # a tree of A^H paths beyond this is refused: give the graph
 NO_GRID = 0  # points of the densities of a class that sees none
 
 
@@ -93,8 +93,7 @@ class EliminationLearner:
             member, accepted = self.choose(judges)
             return bank.subset([member]).evaluator(judges.D_hat).policy_of(0), accepted
 
-        given = "" if self.graph.num_states == num_paths(self.graph.num_actions, self.graph.horizon) else "graph given"
-        return replace(worlds.one_by_one(learn), note=given)
+        return replace(worlds.one_by_one(learn), note=self.note)
 
     def judges(self, world: Guard, bank: Ensemble, seed: Seed) -> Judges:
         """One world that judges plain Q-functions, n episodes wherever a sample is wanted."""
@@ -119,6 +118,8 @@ class EliminationLearner:
         unseen = torch.zeros(1, self.graph.num_states, NO_GRID)
         return Judges(world, unseen, self.graph, bank, budget, Elimination(self.rule, "best"), seed)
 
+    note = ""
+
     def choose(self, judges: Judges) -> tuple[int, bool]:
         """The Q-function that acts, and whether the learner's own test passed."""
         raise NotImplementedError
@@ -126,6 +127,11 @@ class EliminationLearner:
 
 class LSVEELearner(EliminationLearner):
     """LSVEE in every world."""
+
+    @property
+    def note(self) -> str:
+        paths = num_paths(self.graph.num_actions, self.graph.horizon)
+        return "" if self.graph.num_states == paths else f"the graph is given, instead of its {paths} paths"
 
     def choose(self, judges: Judges) -> tuple[int, bool]:
         choice = lsvee(judges)
