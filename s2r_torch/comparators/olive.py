@@ -106,7 +106,7 @@ class OLIVE:
     n: int = 40
     size: int = 64
     epsilon: float = 0.1
-    slack: float = 0.05
+    slack: float = 0.1
     rounds: int = 30
 
     label = "OLIVE (Jiang 2017)"

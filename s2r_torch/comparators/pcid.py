@@ -6,9 +6,10 @@ r"""PCID (Du et al. 2019) in the real world, with reward: learns what the states
     plan on all episodes' counts and rewards r(s, a)
 
 Paper deviation:
-    Scheme of the released code. k-means with the most clusters, at most S, that all have max(3, n / 12) readings (30
-    there; a threshold in the paper). Rewards belong to (decoded state, action), not to the next decoded state. Features
-    are quadratic. Where supports of states overlap (mixture) this is no block MDP and nothing is promised.
+    Scheme of the released code. k-means with the most clusters, at most S, that all have half of the readings of a
+    state that a single label leads to (30 there; a threshold in the paper). Rewards belong to (decoded state, action),
+    not to the next decoded state. Features are quadratic. Where supports of states overlap (mixture) this is no block
+    MDP and nothing is promised.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from s2r_torch.comparators.contract import Access, Attempt, Known, Worlds, regis
 from s2r_torch.episodes import Act, Guard, Rollouts, rollout
 from s2r_torch.rng import Seed
 
-FEWEST, SHARE = 3, 12  # readings in a cluster: at least 3, and n / 12
+FEWEST = 3  # readings in a cluster
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +44,7 @@ class Decoder:
         features = _quadratic((x - centre) / scale)
         wanted = torch.nn.functional.one_hot(labels, num_labels).double()
         weights = torch.linalg.lstsq(features, wanted, driver="gelsd").solution
-        return Decoder(centre, scale, weights, _clusters(features @ weights, most))
+        return Decoder(centre, scale, weights, _clusters(features @ weights, most, len(x) / (2 * num_labels)))
 
     def __call__(self, x: Tensor) -> Tensor:
         """States [...] of readings [..., d]."""
@@ -149,9 +150,8 @@ def _quadratic(x: Tensor) -> Tensor:
     return torch.cat([torch.ones_like(x[..., :1]), x, x[..., rows] * x[..., columns]], -1)
 
 
-def _clusters(g: Tensor, most: int) -> Tensor:
-    """The centres of as many clusters as all have enough points; started from points far apart."""
-    enough = max(FEWEST, len(g) / SHARE)
+def _clusters(g: Tensor, most: int, enough: float) -> Tensor:
+    """The centres of as many clusters, at most `most`, as all have enough points; started from points far apart."""
     for k in range(min(most, len(g)), 1, -1):
         starts = [int((g - g.mean(0)).square().sum(-1).argmax())]
         while len(starts) < k:
@@ -160,7 +160,7 @@ def _clusters(g: Tensor, most: int) -> Tensor:
             centres, members = kmeans2(g.numpy(), g[starts].numpy(), minit="matrix", iter=50, missing="raise")
         except ClusterError:
             continue
-        if torch.bincount(torch.from_numpy(members).long(), minlength=k).min() >= enough:
+        if torch.bincount(torch.from_numpy(members).long(), minlength=k).min() >= max(FEWEST, enough):
             return torch.from_numpy(centres)
     return g.mean(0, keepdim=True)
 

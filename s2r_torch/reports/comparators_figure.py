@@ -13,9 +13,9 @@ from s2r_torch.reports.comparators_table import Line
 from s2r_torch.reports.style import new_figure
 
 OURS, BAYES = "#1b6ca8", "#111111"
-COLOURS = ("#c8553d", "#2a9d55", "#7a5195", "#b07a3f", "#4f8a8b", "#d4a017", "#c0504d", "#6c757d", "#e377c2")
+COLOURS = ("#c8553d", "#2a9d55", "#7a5195", "#a0703c", "#17a2b8", "#d4a017", "#e377c2", "#5c6670", "#8db600")
 MARKERS = "sD^vP<>Xh"
-LEVELS = {"open_loop": ("#8a8a8a", "--"), "random": ("#8a8a8a", ":"), "blind": ("#b8860b", "-.")}
+LEVELS = {"open_loop": ("#8a8a8a", "--", 3), "random": ("#8a8a8a", ":", -11)}  # line, and where its text is
 SHARES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 EDGE = 1.0015  # where the stretched axis would become infinite
 
@@ -63,22 +63,21 @@ def _draw(axes: Axes, line: Line, colour: str, marker: str, style: str, width: f
     """A curve with its 95 % intervals; a point is hollow where the learner's own test failed in most worlds."""
     x = [_place(point.episodes) for point in line.points]
     y, half = ([getattr(point, name) for point in line.points] for name in ("share", "half"))
-    low = [a - b for a, b in zip(y, half, strict=True)]
-    high = [min(1.001, a + b) for a, b in zip(y, half, strict=True)]
-    if len(x) > 1:
-        axes.fill_between(x, low, high, color=colour, alpha=0.10, lw=0)
-    axes.plot(x, y, style, color=colour, lw=width, label=line.label, zorder=3 if line.name == "ours" else 2)
+    low, high = ([min(1.0, max(0.0, a + sign * b)) for a, b in zip(y, half, strict=True)] for sign in (-1, 1))
+    above = 3 if line.name == "ours" else 2
+    axes.vlines(x, low, high, color=colour, alpha=0.3, lw=width)
+    axes.plot(x, y, f"{style}{marker}", color=colour, lw=width, markersize=6, label=line.label, zorder=above)
     for a, b, point in zip(x, y, line.points, strict=True):
-        fill = colour if point.accepted >= 0.5 else "white"
-        axes.plot(a, b, marker, color=colour, markerfacecolor=fill, markersize=6, zorder=3)
+        if point.accepted < 0.5:
+            axes.plot(a, b, marker, color=colour, markerfacecolor="white", markersize=6, zorder=above)
 
 
 def _level(axes: Axes, line: Line, most: float) -> None:
-    colour, style = LEVELS[line.name]
+    colour, style, height = LEVELS[line.name]
     share = line.points[0].share
     axes.axhline(share, color=colour, linestyle=style, lw=1.2)
     place = {"textcoords": "offset points", "ha": "right"}
-    axes.annotate(f"{line.label}, {share:.3f}", (most, share), (0, 3), fontsize=8, color=colour, **place)
+    axes.annotate(f"{line.label}, {share:.3f}", (most, share), (0, height), fontsize=8, color=colour, **place)
 
 
 def _scales(axes: Axes, most: float) -> None:
@@ -90,7 +89,7 @@ def _scales(axes: Axes, most: float) -> None:
     axes.set_xlim(_place(0) * 0.8, 1.6 * max(most, 10))
     axes.set_yscale("function", functions=(_stretch, lambda y: EDGE - 10 ** (-y)))
     axes.set_yticks(SHARES, [f"{share:g}" for share in SHARES])
-    axes.set_ylim(0.45, 1.0)
+    axes.set_ylim(0.45, 1.0003)
 
 
 def _place(episodes: float) -> float:
