@@ -1,6 +1,7 @@
 """Compares whole runs: every entry of a comparison with every seed, then one table, one figure and the rows as CSV.
 
 python scripts/compare.py compare=nets +experiment=grid
+python scripts/compare.py compare=comparators +experiment=grid     published methods, in the same held-out worlds
 python scripts/compare.py compare=nets +experiment=frozenlake 'compare.seeds=[0]'
 
 Finished runs are kept: started again, it goes on where it was stopped, and redoes only runs whose settings changed.
@@ -24,8 +25,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from s2r_torch.errors import FolderError
 from s2r_torch.families.contract import Family
 from s2r_torch.progress import Silent
+from s2r_torch.reports.comparators_figure import comparators_figure
+from s2r_torch.reports.comparators_table import comparators_table, lines_of, where_we_lose, write_lines
 from s2r_torch.reports.comparison import comparison_table, row_of, write_comparison
+from s2r_torch.reports.style import save_figure
 from s2r_torch.reports.summary import Summary
+from s2r_torch.runs.curves import Measured, measure
 from s2r_torch.runs.folder import write_json
 from s2r_torch.runs.run import execute
 from s2r_torch.runs.settings import ComparisonSettings, RunSettings, configured
@@ -62,15 +67,14 @@ def run(settings: RunSettings, family: Family, folder: Path, progress: Silent) -
     return summary
 
 
-def compare(cfg: DictConfig, given: list[str], folder: Path, console: Console) -> None:
+def compare(comparison: ComparisonSettings, title: str, given: list[str], folder: Path, console: Console) -> None:
     """All entries with all seeds; table, rows and figure of what is finished, also after an interruption."""
-    comparison = build(ComparisonSettings, plain_config(cfg)["compare"], "compare")
     cells = [
         (entry, seed, configured(plain_config(composed([*comparison.common, *given, *changes, f"seed={seed}"]))))
         for seed in comparison.seeds
         for entry, changes in comparison.entries.items()
     ]  # whatever is wrong with one of them is known before the first begins
-    title, wanted, rows = f"{comparison.name} on {cfg.name}", comparison.wanted, []
+    wanted, rows = comparison.wanted, []
     reporter = Bars(console, len(cells))
     try:
         with reporter.progress:
@@ -89,12 +93,46 @@ def compare(cfg: DictConfig, given: list[str], folder: Path, console: Console) -
             console.print(f"written to {folder}", soft_wrap=True, highlight=False)
 
 
+def compare_comparators(
+    comparison: ComparisonSettings, title: str, given: list[str], folder: Path, console: Console
+) -> None:
+    """Every comparator's curve; table, points and figure of what is finished, also after an interruption."""
+    runs = [
+        configured(plain_config(composed([*comparison.common, *given, f"seed={seed}"]))) for seed in comparison.seeds
+    ]
+    found, reporter = Measured(), Bars(console, len(runs))
+    try:
+        with reporter.progress:
+            for number, (settings, family) in enumerate(runs):
+                torch.set_num_threads(settings.trainer.threads)
+                chosen = {name: curve for name, curve in comparison.curves.items() if number < curve.seeds}
+                reporter.label, place = f"seed {settings.seed}", folder / f"seed{settings.seed}"
+                measure(settings, family, chosen, comparison.worlds, place, reporter, found)
+                reporter.progress.advance(reporter.runs)
+    finally:
+        if found.cells:
+            write_comparators(found, title, folder, console)
+
+
+def write_comparators(found: Measured, title: str, folder: Path, console: Console) -> None:
+    """The table, the figure, the points, and where ours loses."""
+    lines = lines_of(found)
+    write_lines(lines, folder)
+    save_figure(comparators_figure(lines, title), folder / "comparators.png")
+    console.print(comparators_table(lines, title, found.left_out))
+    for sentence in where_we_lose(lines):
+        console.print(sentence, highlight=False)
+    console.print(f"written to {folder}", soft_wrap=True, highlight=False)
+
+
 def job(cfg: DictConfig, folder: Path, console: Console) -> None:
     given = [text for text in task_overrides() if not text.lstrip("+~").startswith("compare")]
-    compare(cfg, given, folder, console)
+    comparison = build(ComparisonSettings, plain_config(cfg)["compare"], "compare")
+    title = f"{comparison.name} on {cfg.name}"
+    (compare_comparators if comparison.curves else compare)(comparison, title, given, folder, console)
 
 
 if __name__ == "__main__":
-    console = Console(width=None if sys.stdout.isatty() else 130)
+    console = Console(width=None if sys.stdout.isatty() else 160)
     going_on = "the same command goes on from here"
     script("compare", job, kept=lambda cfg, folder: going_on, about=help_on_runs(__doc__), console=console)

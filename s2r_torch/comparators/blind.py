@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import PredictorGroup
-from s2r_torch.comparators.contract import Attempt, Known, Worlds, register_comparator
+from s2r_torch.comparators.contract import Access, Attempt, Known, Worlds, register_comparator
 from s2r_torch.learning.calibration import bellman_table
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.schema import Settings, Size
@@ -50,6 +50,7 @@ class Blind(Settings):
     n: Size = 500
 
     label = "density-blind ensemble"
+    access = Access(simulators="yes, with reward", graph="discovered there", predictors="own networks")
     learner = BlindPolicy
 
     def fit(self, known: Known) -> BlindPolicy:

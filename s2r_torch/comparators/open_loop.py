@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from s2r_torch.base import Path, StateGraph
-from s2r_torch.comparators.contract import Attempt, Known, Worlds, register_comparator
-from s2r_torch.episodes import Act, Transitions
+from s2r_torch.comparators.contract import Access, Attempt, Known, Worlds, register_comparator
+from s2r_torch.comparators.policies import follow
+from s2r_torch.episodes import Transitions
 from s2r_torch.families.exact import best_list
 
 
@@ -18,11 +19,6 @@ def best_action_list(graph: StateGraph, samples: Sequence[Transitions]) -> Path:
     taken = [torch.nn.functional.one_hot(data.actions.flatten(), graph.num_actions).double() for data in samples]
     reward = [data.rewards.flatten() @ one / one.sum(0).clamp(min=1) for data, one in zip(samples, taken, strict=True)]
     return best_list(graph, torch.stack(reward))[0]
-
-
-def follow(actions: Path) -> Act:
-    """The policy that takes a fixed list of actions."""
-    return lambda step, x: torch.full(x.shape[:2], actions[step], dtype=torch.int64)
 
 
 @dataclass(frozen=True)
@@ -42,6 +38,7 @@ class OpenLoop:
     """The list of most mean reward over the training simulators, by dynamic programming on the discovered graph."""
 
     label = "best fixed action list"
+    access = Access(simulators="yes, with reward", graph="discovered there", predictors="lists")
     learner = ActionList
 
     def fit(self, known: Known) -> ActionList:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from s2r_torch.comparators.contract import Attempt, Known, Worlds, register_comparator
+from s2r_torch.comparators.contract import Access, Attempt, Known, Worlds, register_comparator
 from s2r_torch.episodes import Act
 from s2r_torch.families.exact import uniform_value
 from s2r_torch.rng import Seed
@@ -35,6 +35,7 @@ class RandomActions:
     """Uniformly random actions."""
 
     label = "random actions"
+    access = Access()
     learner = Uniform
 
     def fit(self, known: Known) -> Uniform:

@@ -20,6 +20,7 @@ FAMILIES = Registry(
     {
         "grid": "s2r_torch.families.grid:Grid",
         "mixture": "s2r_torch.families.mixture.family:Mixture",
+        "lock": "s2r_torch.families.lock:Lock",
         "frozenlake": "s2r_torch.families.frozenlake:FrozenLake",
     },
 )

@@ -55,7 +55,8 @@ class Family(Protocol):
     def truth(self, theta: Tensor) -> GroundTruth | None:
         """The ground truth of theta [B, k], or None where the family does not know it."""
 
-    # Optional: `known_class(grid, **settings) -> PredictorGroup`, a finite class whose first member is f* (mixture).
+    # Optional: `known_class(grid, **settings) -> PredictorGroup`, a finite class whose first member is f* (mixture);
+    # and the two functions of `Likelihood`.
 
     def parameters(self) -> dict:
         """Keyword arguments (JSON values) that rebuild this family; stored in policy files."""
@@ -86,3 +87,22 @@ def users(what: str, cause: str = "a fault in the family's own code") -> Iterato
         raise SimulatorError(
             expected=f"{what} to succeed", got=printable(f"{type(error).__name__}: {error}"), cause=cause
         ) from error
+
+
+@runtime_checkable
+class Likelihood(Protocol):
+    """What families that know how readings depend on theta may have beside the rest of `Family`."""
+
+    def payoff_grid(self, count: int) -> Tensor:
+        """About `count` equally likely theta [K, k], as far as they decide what pays; the other parts are 0."""
+
+    def log_likelihood(self, theta: Tensor, states: Tensor, x: Tensor) -> Tensor:
+        """log p(x_1 .. x_N | theta) [W, K], up to a number that is the same for all theta.
+
+        The parts of theta that decide nothing but readings (offsets, headings) are integrated over their prior.
+
+        Args:
+            theta: `[K, k]`, as `payoff_grid` gives them.
+            states: `[N]` the states of the graph that readings come from.
+            x: `[W, N, d]` independent readings in W worlds.
+        """

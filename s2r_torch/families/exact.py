@@ -37,7 +37,16 @@ def policy_values(truth: GroundTruth, act: Act) -> Tensor:
     """The values V [B, xi] of a policy, given as for `episodes.rollout`: act(step, x [B, n, d]) -> actions [B, n].
 
     Every layer is one call, on the quadrature points of all its states: n = states x points.
+
+    Raises:
+        SettingError: a policy that remembers its episode; these calls are not along episodes.
     """
+    if getattr(act, "has_memory", False):
+        raise SettingError(
+            expected="a policy of (step, x) alone",
+            got=f"{type(act).__name__}, which remembers its episode",
+            cause="values of policies with memory come from episodes (episodes.rollout), or from the policy itself",
+        )
     count, _, points, dimension = truth.x.shape
 
     def value(states: list[int], following: Tensor) -> Tensor:

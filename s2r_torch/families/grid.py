@@ -26,6 +26,7 @@ from s2r_torch.base import ProblemSpec
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import GroundTruth
 from s2r_torch.families.layered import LayeredSimulators, LayeredWorld, depth_first, require_range, require_theta
+from s2r_torch.families.likelihood import midpoints, offset_evidence
 from s2r_torch.families.noise import require_smoothness
 from s2r_torch.families.sensors import AffineSensor
 
@@ -117,6 +118,17 @@ class Grid:
         x, weight = self.sensor.quadrature(theta, self.cells)
         reward = self._payoffs(theta)[:, :, None, None].expand(*weight.shape, 2)
         return GroundTruth(self.graph, x, weight, reward)
+
+    def payoff_grid(self, count: int) -> Tensor:
+        """w; offsets pay nothing."""
+        w = midpoints(0.0, 1.0, count)[:, None]
+        return torch.cat([torch.zeros(count, 2, dtype=torch.float64), w], 1)
+
+    def log_likelihood(self, theta: Tensor, states: Tensor, x: Tensor) -> Tensor:
+        """Coordinates are independent given w, each with an offset of its own."""
+        residual, h = x - self.cells[states], self._half_width(theta)
+        coordinates = (offset_evidence(residual[..., c], h, self.offset, self.smoothness) for c in range(2))
+        return sum(coordinates)
 
     def parameters(self) -> dict:
         """Keyword arguments that rebuild this family."""

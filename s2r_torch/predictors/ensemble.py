@@ -186,6 +186,29 @@ class Evaluator:
         n = data.x.shape[1]
         return self._scatter(risks / n), self._scatter(V_hat / n)
 
+    def average_bellman_errors(self, step: int, data: Transitions, x_next: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Mean and mean square of  A 1{a_i = pi^f(x_i)} (f(x_i, a_i) - r_i - max_a f(x'_i, a)): [F, B] each.
+
+        The importance-weighted Bellman errors of OLIVE (Jiang et al. 2017), for uniform actions.
+
+        Args:
+            step: the layer of the readings.
+            data: `[B, n]` transitions.
+            x_next: `[B, n, d]` the readings after them, or None in the last layer.
+        """
+        total = torch.zeros(2, len(self._members), data.x.shape[0], dtype=torch.float64)
+        for block in self._blocks:
+            for (members, rows, samples), q in self._pieces_of(block, step, data.x):
+                taken = data.actions[rows, samples].expand(q.shape[:-1])
+                error = q.gather(-1, taken[..., None]).squeeze(-1).double() - data.rewards[rows, samples]
+                if x_next is not None:
+                    error -= block.group.q(block.conditioned, step + 1, x_next[rows, samples]).amax(-1)
+                error *= q.shape[-1] * (greedy_actions(q) == taken)
+                total[0, members, rows] += error.sum(-1)
+                total[1, members, rows] += error.square().sum(-1)
+        mean, square = total / data.x.shape[1]
+        return self._scatter(mean), self._scatter(square)
+
     def distances(self, step: int, data: Transitions, V_next: Tensor | None) -> Tensor:
         """||h_f - h_g||_n on every simulator, h_f = f - V_next: [F', F', B] over the kept members only."""
         count, (B, n) = len(self._members), data.x.shape[:2]

@@ -23,7 +23,6 @@ from s2r_torch.families.draws import Draws
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
 
-BATCH = 100  # environments whose ground truth is held at once
 MOST_WORLDS = 400  # for the curve of value against real-world episodes
 
 
@@ -141,28 +140,27 @@ def value_attempts(attempts: dict[str, Attempt], worlds: Worlds, n_rollouts: int
 
     `optimal` is among them: the best possible policy's, or 1 where nobody knows it.
     """
-    draws, theta = worlds.draws, worlds.theta
-    totals = dict.fromkeys(("optimal", *attempts), 0.0)
-    for part in theta.split(BATCH):
-        truth = draws.family.truth(part)
-        if truth is None:
-            return _drawn_values(attempts, worlds, max(1, n_rollouts // 10))
-        totals["optimal"] += float(exact.optimal(truth)[0][:, 0].sum())
-        for name, attempt in attempts.items():
-            values = attempt.exact(truth) if attempt.exact else exact.policy_values(truth, attempt.act)[:, 0]
-            totals[name] += float(values.sum())
-    return {name: total / len(theta) for name, total in totals.items()}
+    few = max(1, n_rollouts // 10)
+    found = {name: float(attempt_values(attempt, worlds, few).mean()) for name, attempt in attempts.items()}
+    return {"optimal": float(optimal_values(worlds).mean()), **found}
 
 
-def _drawn_values(attempts: dict[str, Attempt], worlds: Worlds, n_rollouts: int) -> dict[str, float]:
-    """Values by episodes; the optimum is its bound."""
-    draws, theta = worlds.draws, worlds.theta
-    simulators = Guard(draws.family.simulators(theta, range(len(theta))), draws.ledger, worlds.purpose)
-    drawn = {
-        name: float(rollout(simulators, attempt.act, n_rollouts, worlds.seed.child(name)).returns.mean())
-        for name, attempt in attempts.items()
-    }
-    return {"optimal": 1.0, **drawn}
+def attempt_values(attempt: Attempt, worlds: Worlds, n_rollouts: int) -> Tensor:
+    """The value [W] of an attempt in every world: exact, or of n_rollouts episodes each where it cannot be."""
+    exactly = worlds.truth is not None
+    if exactly and attempt.exact:
+        return attempt.exact(worlds.truth)
+    if exactly and not getattr(attempt.act, "has_memory", False):
+        return exact.policy_values(worlds.truth, attempt.act)[:, 0]
+    seed = worlds.seed.child("value")
+    return rollout(worlds.guard(worlds.purpose), attempt.act, n_rollouts, seed).returns.mean(1)
+
+
+def optimal_values(worlds: Worlds) -> Tensor:
+    """The best possible value [W] of every world; 1 where nobody knows it."""
+    if worlds.truth is None:
+        return torch.ones(len(worlds), dtype=torch.float64)
+    return exact.optimal(worlds.truth)[0][:, 0]
 
 
 def check_graph(meta_policy: MetaPolicy, draws: Draws) -> str | None:

@@ -123,6 +123,29 @@ class Evaluated:
     notices: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What one comparator learned before it saw any world; None, and why, where it does not run on this family."""
+
+    learner: Learner | None
+    left_out: str
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One comparator at one sample size."""
+
+    name: str
+    n: int | None  # its sample size, where it learns from real episodes
+    seed: int
+    values: Tensor  # [W] of its policy in every world
+    optimal: Tensor  # [W] the best possible
+    episodes: float  # real ones before it acts, mean over the worlds
+    accepted: float  # share of worlds in which its own stopping test passed
+    simulator: int  # simulator episodes beyond those of our own method
+    note: str
+
+
 def codec(comparators: tuple[str, ...]) -> Codec:
     """What writes and reads these records, with what those comparators learn."""
     return Codec([*RECORDS, *(COMPARATORS.named(name).learner for name in comparators)], MADE)
@@ -146,6 +169,7 @@ RECORDS = (
     NetEstimate, LipschitzEstimate, Exploration, Visit, StateGraph, MergeSettings, DensityEstimator, DensityGrid,
     Problem, ProblemSpec, Transitions, Calibration, Budget, Outcome, Choice, Round, Knowledge, Call, MetaPolicy,
     Reference, Population, Certificate, Gap, Diagnosis, Finding, Worth, Looking,
+    Fitted, Cell,
 )  # fmt: skip
 MADE = {Ensemble: Made(_parts, _ensemble)} | {
     kernel: Made(lambda kernel: {"name": kernel.name, "order": kernel.order}, make_kernel)

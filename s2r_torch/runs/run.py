@@ -118,7 +118,7 @@ def all_stages(run: Stages) -> Results:
     diagnosed = run.do(stages.diagnose, explored, learned)
     certified = run.do(stages.certify, explored, learned)
     deployed = run.do(stages.deploy_worlds, certified)
-    compared = run.do(stages.compare, explored, trained)
+    compared = run.do(stages.compare, explored, trained, learned)
     evaluated = run.do(stages.evaluate, certified, deployed, compared)
     return Results(
         run.settings,
@@ -154,19 +154,38 @@ def noted_warnings() -> Iterator[list[str]]:
 
 
 class Stages:
-    """Does stages, or reads them; each one is timed, and counts its own episodes. Arguments are those of `execute`."""
+    """Does stages, or reads them; each one is timed, and counts its own episodes.
 
-    def __init__(self, settings: RunSettings, family: Family, folder: Path | None, progress: Progress):
+    Args:
+        settings, family, folder, progress: as for `execute`.
+        comparators: those whose results occur, beside those of the settings.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        family: Family,
+        folder: Path | None,
+        progress: Progress,
+        comparators: tuple[str, ...] = (),
+    ):
         self.settings, self.family, self._progress = settings, family, progress
         self._origin = origin_of(settings, family)
-        self._folder = folder and RunFolder(folder, self._origin, codec(tuple(settings.comparators)))
-        self._digests: dict[type, str] = {}  # of the results so far, by what they depend on
+        self._folder = folder and RunFolder(folder, self._origin, codec((*settings.comparators, *comparators)))
+        self._digests: dict[int, str] = {}  # of the results so far, which are all kept, by their id
         self.finished: dict[str, Finished] = {}
 
-    def do(self, stage: Callable[..., Any], *earlier: Any) -> Any:
-        """The result of a stage that reads these earlier results."""
-        name = stage.__name__
-        digest = chained(self._origin, name, *(self._digests[type(result)] for result in earlier))
+    def do(self, stage: Callable[..., Any], *earlier: Any, name: str | None = None, of: str = "") -> Any:
+        """The result of a stage that reads these earlier results.
+
+        Args:
+            stage: (context, earlier results) -> its result.
+            earlier: results of this object.
+            name: of the stage, where its function has none of its own.
+            of: whatever else it is a function of.
+        """
+        name = name or stage.__name__
+        digest = chained(self._origin, name, of, *(self._digests[id(result)] for result in earlier))
         finished = self._folder.load(name, digest) if self._folder else None
         if finished:
             self._show_again(name, finished)
@@ -174,7 +193,7 @@ class Stages:
             finished = self._done(stage, earlier)
             if self._folder:
                 self._folder.save(name, digest, finished)
-        self.finished[name], self._digests[type(finished.result)] = finished, digest
+        self.finished[name], self._digests[id(finished.result)] = finished, digest
         self._keep_policy(finished.result)
         return finished.result
 

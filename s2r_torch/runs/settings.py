@@ -195,25 +195,57 @@ class RunSettings(Settings):
 
 
 @dataclass(frozen=True)
-class ComparisonSettings(Settings):
-    """Whole runs side by side.
+class Curve(Settings):
+    """What is measured of one comparator.
 
     Args:
-        name: what the comparison is called.
-        entries: name of an entry -> overrides of its runs.
-        seeds: every entry runs with each of them.
-        wanted: regret that every entry should reach, as a share of the optimum.
-        common: overrides of all runs.
+        sizes: its n, ascending; none for those that learn from no real episode.
+        worlds: how many worlds it is valued in, the first of those of all; null for all.
+        seeds: how many of the comparison's seeds.
+        settings: of the comparator.
 
     Raises:
         SettingError: a value of the wrong type or out of range.
     """
 
+    sizes: Annotated[
+        tuple[Size, ...], Where("in ascending order", lambda several: list(several) == sorted(set(several)))
+    ] = ()
+    worlds: Size | None = None
+    seeds: Size = 1
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ComparisonSettings(Settings):
+    """Whole runs side by side, or comparators against real episodes.
+
+    Args:
+        name: what the comparison is called.
+        entries: name of an entry -> overrides of its runs.
+        curves: name of a comparator -> what is measured of it.
+        worlds: held-out worlds in which curves are measured.
+        seeds: every entry runs with each of them.
+        wanted: regret that every entry should reach, as a share of the optimum.
+        common: overrides of all runs.
+
+    Raises:
+        SettingError: a value of the wrong type or out of range, or neither entries nor curves.
+    """
+
     name: Name
-    entries: Mapping[Name, tuple[str, ...]]
+    entries: Mapping[Name, tuple[str, ...]] = field(default_factory=dict)
+    curves: Mapping[Annotated[str, OneOf(COMPARATORS)], Curve] = field(default_factory=dict)
+    worlds: Annotated[int, Range(2)] = 400
     seeds: tuple[int, ...] = (0, 1, 2)
     wanted: Annotated[float, Range(0)] = 0.05
     common: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        if bool(self.entries) == bool(self.curves):
+            raise SettingError(
+                expected="compare.entries or compare.curves", got="both, or neither", cause="another comparison"
+            )
 
 
 def configured(config: Mapping[str, Any]) -> tuple[RunSettings, Family]:

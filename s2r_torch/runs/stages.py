@@ -252,14 +252,24 @@ def deploy_worlds(context: Context, certified: Certified) -> Deployed:
     return Deployed(*evaluation.deploy_in(certified.meta_policy, context.draws, count, on_world))
 
 
-def compare(context: Context, explored: Explored, trained: Trained) -> Compared:
+def compare(context: Context, explored: Explored, trained: Trained, learned: Learned) -> Compared:
     """Lets every comparator learn what it can before it sees a world."""
-    settings = context.settings
-    data = TrainingData(explored.exploration.D_hat, trained.samples)
-    trainer = _trainer(context, trained.ensemble.problem, data)
-    known = Known(trained.ensemble.problem, data, context.draws, trainer.train, context.seed)
-    chosen = {name: COMPARATORS.named(name)(**given) for name, given in settings.comparators.items()}
+    known = known_before(context, explored, trained, learned)
+    chosen = {name: COMPARATORS.named(name)(**given) for name, given in context.settings.comparators.items()}
     return Compared({name: comparator.fit(known) for name, comparator in chosen.items()})
+
+
+def known_before(context: Context, explored: Explored, trained: Trained, learned: Learned) -> Known:
+    """What our own method knows before it is deployed: all that a comparator may know."""
+    problem, data = trained.ensemble.problem, TrainingData(explored.exploration.D_hat, trained.samples)
+    trainer = _trainer(context, problem, data)
+    return Known(problem, data, context.draws, trainer.train, context.seed, learned.meta_policy)
+
+
+def held_out(context: Context, count: int) -> Worlds:
+    """The first `count` of the worlds in which policies are compared."""
+    seed = context.seed.child("population")
+    return Worlds(context.draws.theta("population", count), context.draws, "evaluate", seed)
 
 
 def evaluate(context: Context, certified: Certified, deployed: Deployed, compared: Compared) -> Evaluated:
@@ -270,7 +280,7 @@ def evaluate(context: Context, certified: Certified, deployed: Deployed, compare
     looking = evaluation.value_of_looking(
         meta_policy, draws, sizes.population, sizes.num_worlds, sizes.readings, sizes.n_rollouts
     )
-    worlds = Worlds(draws.theta("population", sizes.population), draws, "evaluate", context.seed.child("population"))
+    worlds = held_out(context, sizes.population)
     attempts = {name: learner.attempt(worlds) for name, learner in compared.learners.items()}
     values = evaluation.value_attempts(attempts, worlds, sizes.n_rollouts)
     return Evaluated(worth, looking, values, tuple(_remarks(context, meta_policy, worth, values)))

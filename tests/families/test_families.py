@@ -17,6 +17,7 @@ from s2r_torch.families.contract import Family
 from s2r_torch.families.frozenlake import FrozenLake
 from s2r_torch.families.grid import Grid
 from s2r_torch.families.layered import depth_first
+from s2r_torch.families.lock import Lock
 from s2r_torch.families.mixture.family import Mixture
 from s2r_torch.rng import Seed
 
@@ -27,6 +28,7 @@ FAMILIES = {
     "stacked": Mixture(horizon=4, max_states=3, num_actions=4, smoothness=4, base="stacked"),
     "chain": Mixture(horizon=3, max_states=3, num_actions=3, kind="chain", theta_law="two_point"),
     "frozenlake": FrozenLake(),
+    "lock": Lock(),
 }
 Z = 4.5  # standard errors
 

@@ -46,7 +46,9 @@ def compare(script, folder, *given):
     few = [f"~compare.entries.{name}" for name in ("sets", "conv", "linear", "cones")]
     cfg = composed("+experiment=grid", "compare.seeds=[0,1]", *few, config="compare")
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        script.compare(cfg, ["+experiment=grid", *given], folder, Console(file=text, width=140))
+        comparison = script.build(script.ComparisonSettings, script.plain_config(cfg)["compare"], "compare")
+        given = ["+experiment=grid", *given]
+        script.compare(comparison, "nets on grid", given, folder, Console(file=text, width=140))
     return text.getvalue()
 
 

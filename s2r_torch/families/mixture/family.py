@@ -27,6 +27,7 @@ from s2r_torch.density.grid import DensityGrid
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import GroundTruth
 from s2r_torch.families.layered import LayeredSimulators, LayeredWorld, depth_first, require_range, require_theta
+from s2r_torch.families.likelihood import midpoints
 from s2r_torch.families.mixture.predictors import GAINS, MixturePredictors
 from s2r_torch.families.noise import bump_constant, bump_draws, bump_nodes, require_smoothness, uniforms
 
@@ -211,6 +212,18 @@ class Mixture:
         weight = (W[..., None] * weights).flatten(-2)
         reward = self._rewards(theta).repeat_interleave(self.quadrature, dim=2)
         return GroundTruth(self.graph, x.expand(*weight.shape, 1), weight, reward)
+
+    def payoff_grid(self, count: int) -> Tensor:
+        """Equally likely values of theta."""
+        two = torch.tensor([TWO_POINT, -TWO_POINT], dtype=torch.float64)
+        return (midpoints(-1.0, 1.0, count) if self.theta_law == "uniform" else two)[:, None]
+
+    def log_likelihood(self, theta: Tensor, states: Tensor, x: Tensor) -> Tensor:
+        """Readings tell theta by their cells alone."""
+        W = self.cell_probabilities(theta).log()  # [K, xi, J]
+        seen = torch.zeros(len(x), W[0].numel(), dtype=torch.float64)
+        seen.scatter_add_(1, states * self.num_cells + self.cell(x), torch.ones(x.shape[:2], dtype=torch.float64))
+        return seen @ W.flatten(1).T
 
     def parameters(self) -> dict:
         """Keyword arguments that rebuild this family."""

@@ -1,0 +1,61 @@
+"""Plain Q-functions for learners from real rewards: predictors, each frozen at the densities of one simulator.
+
+    q[(f, b)](x, a) = f(D_b, x, a)        for members f of our class and simulators b of the bank
+
+This is what our own method knew before deployment, nothing more. A bank holds near-optimal Q-functions of its own
+simulators, not of the world: its misspecification is a learner's b_bar, which must be above 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from s2r_torch.base import PredictorGroup
+from s2r_torch.comparators.contract import Known
+from s2r_torch.predictors.ensemble import Ensemble
+from s2r_torch.problem import Problem
+
+
+class Bank:
+    """Members of a group at densities of simulators, as a class that sees no density (`base.PredictorGroup`).
+
+    Args:
+        group: predictors.
+        D: `[N, xi, G]` densities of the bank's simulators.
+        pairs: `[size, 2]` int64 (member, simulator) of every Q-function.
+    """
+
+    def __init__(self, group: PredictorGroup, D: Tensor, pairs: Tensor):
+        members, self._member = pairs[:, 0].unique(return_inverse=True)
+        simulators, self._simulator = pairs[:, 1].unique(return_inverse=True)
+        self._group, self._D = group.subset(members.tolist()), D[simulators]
+        self._whole, self._all, self._pairs = group, D, pairs
+        self.size = len(pairs)
+
+    @staticmethod
+    def ensemble(group: PredictorGroup, D: Tensor, problem: Problem) -> Ensemble:
+        """The class of all members at all simulators."""
+        pairs = torch.cartesian_prod(torch.arange(group.size), torch.arange(len(D)))
+        return Ensemble(problem, (Bank(group, D, pairs),))
+
+    def condition(self, D: Tensor) -> object:
+        """Ignores D [B, ...]: the densities are the bank's own."""
+        return self._group.condition(self._D)
+
+    def q(self, conditioned: object, step: int, x: Tensor) -> Tensor:
+        """x [1, n, d] -> [size, 1, n, A]; for one world at a time."""
+        q = self._group.q(conditioned, step, x.expand(len(self._D), -1, -1))  # [f, N, n, A]
+        return q[self._member, self._simulator][:, None]
+
+    def subset(self, members: Sequence[int]) -> Bank:
+        """The Q-functions of these positions only."""
+        return Bank(self._whole, self._all, self._pairs[list(members)])
+
+
+def bank_of(known: Known, size: int) -> tuple[Ensemble, Tensor]:
+    """What a bank is made of: our acting predictor alone, and densities [size, xi, G] of training simulators."""
+    acting = known.policy.ensemble.subset([known.policy.chosen])
+    return acting, known.data.D[:size]

@@ -1,0 +1,45 @@
+"""Our own method, after ever more readings of every state: no reward of the real world is seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from s2r_torch.assurance.rehearsal import densities_after
+from s2r_torch.comparators.contract import UNLABELLED, Access, Attempt, Known, Worlds, register_comparator
+from s2r_torch.deployment.policy import MetaPolicy
+
+
+@dataclass(frozen=True, eq=False)
+class Deploying:
+    """Deploy (Algorithm 7) with n readings of every state."""
+
+    policy: MetaPolicy
+    n: int
+
+    def attempt(self, worlds: Worlds) -> Attempt:
+        """Cost: w n episodes per world."""
+        seed = worlds.seed.child("ours")
+        D_real = densities_after(replace(self.policy, n_real=self.n), worlds.guard(UNLABELLED), self.n, seed)
+        return Attempt(self.policy.condition(D_real).act, unlabelled=len(self.policy.cover) * self.n)
+
+
+@register_comparator("ours")
+@dataclass(frozen=True)
+class Ours:
+    """Sim2Real (Algorithm 1), then Deploy (Algorithm 7).
+
+    Args:
+        n: readings of every state; None for the policy's own n_real.
+    """
+
+    n: int | None = None
+
+    label = "ours"
+    access = Access(
+        looks="yes", simulators="yes, with reward", graph="discovered there", predictors="F trained", memory="none"
+    )
+    learner = Deploying
+
+    def fit(self, known: Known) -> Deploying:
+        """Nothing beyond the policy."""
+        return Deploying(known.policy, self.n or known.policy.n_real)

@@ -1,0 +1,61 @@
+"""What readings say about theta, where a family can tell: the limit of all that can be learned by looking.
+
+A family may know its likelihood. Then it has two more functions (`families.contract.Likelihood`), and this is what
+those with bump noise around moving centres share.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import torch
+from scipy.special import roots_legendre
+from torch import Tensor
+
+from s2r_torch.families.noise import bump_constant
+
+NODES = 32  # of the integral over an offset
+ENTRIES = 2**23  # numbers at once
+
+
+def midpoints(low: float, high: float, count: int) -> Tensor:
+    """The centres [count] of equal parts of an interval: equally likely values of a uniform number."""
+    return low + (high - low) * (torch.arange(count, dtype=torch.float64) + 0.5) / count
+
+
+def offset_evidence(residual: Tensor, half_width: Tensor, reach: float, smoothness: int) -> Tensor:
+    r"""log of  integral over o in [-reach, reach] of  prod_i b((r_i - o) / h) / h  do / (2 reach).
+
+    The log-likelihood of one coordinate of readings, r = reading - centre, under an unknown offset that all share,
+    uniform in [-reach, reach], and bump noise of half-width h. The integrand lives where no reading is further than h
+    away; Gauss-Legendre nodes are placed there.
+
+    Args:
+        residual: `[W, N]`.
+        half_width: `[K]` values of h.
+        reach: > 0.
+        smoothness: k of the bump.
+
+    Returns:
+        `[W, K]`; -inf where readings lie further apart than 2 h.
+    """
+    nodes, weights = _legendre()
+    parts = []
+    for r in residual.split(max(1, ENTRIES // (len(half_width) * NODES * residual.shape[1]))):
+        low = (r.amax(1)[:, None] - half_width).clamp(min=-reach)  # [W, K]
+        length = ((r.amin(1)[:, None] + half_width).clamp(max=reach) - low).clamp(min=0)
+        o = low[..., None] + length[..., None] * nodes  # [W, K, q]
+        h = half_width[:, None, None]
+        t = (r[:, None, None] - o[..., None]) / h
+        log_b = smoothness * (1 - t.square()).clamp(min=0).log().sum(-1)
+        inside = (log_b + weights.log()).logsumexp(-1) + (length / (2 * reach)).log()
+        parts.append(inside + r.shape[1] * (math.log(bump_constant(smoothness)) - half_width.log()))
+    return torch.cat(parts)
+
+
+@cache
+def _legendre() -> tuple[Tensor, Tensor]:
+    """Nodes and weights on [0, 1]."""
+    nodes, weights = roots_legendre(NODES)
+    return torch.from_numpy((nodes + 1) / 2), torch.from_numpy(weights / 2)
