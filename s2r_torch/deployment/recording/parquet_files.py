@@ -1,9 +1,7 @@
-"""Tables in Parquet files. Ours have a checksum per page and per column, so that no flipped bit is another reading."""
+"""Tables in Parquet files. Ours have a checksum per page, so that no flipped bit is another reading."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,8 +9,6 @@ import numpy as np
 
 from s2r_torch.deployment.recording.columns import Columns, damaged, one_per_row
 from s2r_torch.errors import SettingError
-
-KEY = b"s2r_torch"  # of our checksums among the file's own metadata
 
 
 def require() -> None:
@@ -25,44 +21,29 @@ def read(path: Path) -> Columns:
     pyarrow, parquet = _pyarrow()
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
-            schema, rows = file.schema_arrow, file.metadata.num_rows
-        digests = dict(json.loads((schema.metadata or {}).get(KEY, b"{}")))
-    except (pyarrow.ArrowException, OSError, ValueError, TypeError) as error:
+            names, rows = tuple(file.schema_arrow.names), file.metadata.num_rows
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise damaged(path, str(error).split("\n")[0]) from error
-    return Columns(tuple(schema.names), rows, lambda name: _column(path, name, digests))
+    if rows < 0:
+        raise damaged(path, f"{rows} rows")
+    return Columns(names, rows, lambda name: _column(path, name))
 
 
 def write(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     """Writes a table; NaN becomes null."""
     pyarrow, parquet = _pyarrow()
-    digests = json.dumps({name: _digest(column) for name, column in columns.items() if column.dtype.kind in "iuf"})
     table = pyarrow.table({name: pyarrow.array(column, from_pandas=True) for name, column in columns.items()})
-    table = table.replace_schema_metadata({KEY: digests.encode()})
     parquet.write_table(table, path, write_page_checksum=True)
 
 
-def _column(path: Path, name: str, digests: dict[str, str]) -> np.ndarray:
+def _column(path: Path, name: str) -> np.ndarray:
     pyarrow, parquet = _pyarrow()
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
             column = file.read(columns=[name], use_threads=False)[name].to_numpy(zero_copy_only=False)
     except (pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
         raise damaged(path, str(error).split("\n")[0]) from error
-    column = one_per_row(column, name, path)
-    if name in digests and (column.dtype.kind not in "iuf" or _digest(column) != digests[name]):
-        raise damaged(
-            path,
-            f"column {name!r} with another checksum",
-            "a damaged file, or one that was edited and kept our checksums (its metadata s2r_torch)",
-        )
-    return column
-
-
-def _digest(column: np.ndarray) -> str:
-    """A checksum of numbers; all that are not there count alike."""
-    values = column.astype(np.float64)
-    values[np.isnan(values)] = np.nan
-    return hashlib.blake2b(values.tobytes(), digest_size=16).hexdigest()
+    return one_per_row(column, name, path)
 
 
 def _pyarrow():
