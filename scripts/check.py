@@ -7,6 +7,11 @@
 Exit code 2 if a run would be wrong.
 """
 
+import starting
+
+if __name__ == "__main__":
+    starting.end_on_signals()
+
 import argparse
 import json
 import sys
@@ -14,9 +19,9 @@ import sys
 from rich.console import Console
 
 from s2r_torch.errors import SettingError
-from s2r_torch.families import make_family
+from s2r_torch.families import family_named
 from s2r_torch.registry import import_plugins
-from s2r_torch.reports.console import clear_ending
+from s2r_torch.reports.endings import clear_ending
 from s2r_torch.reports.family_check import check_table
 from s2r_torch.runs.checking import check_for_a_run
 
@@ -51,7 +56,7 @@ def main() -> None:
     console = Console()
     with clear_ending(console, "nothing was written"):
         import_plugins(options.plugins)
-        family = make_family(options.name.removeprefix("env="), **parameters(options.parameters))
+        family = family_named(options.name.removeprefix("env="), parameters(options.parameters), "env")
         report = check_for_a_run(family, options.seed)
         console.print(check_table(report))
     sys.exit(2 if report.refused else 0)

@@ -5,13 +5,18 @@ python scripts/new_family.py my_world --base gym         any Gymnasium environme
 python scripts/new_family.py my_world --base torch       a function of batches
 """
 
+import starting
+
+if __name__ == "__main__":
+    starting.end_on_signals()
+
 import argparse
 from pathlib import Path
 
 from rich.console import Console
 
 from s2r_torch.families.new import BASES, write_family
-from s2r_torch.reports.console import clear_ending
+from s2r_torch.reports.endings import clear_ending
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -22,12 +22,8 @@ GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.G
 
 def global_states() -> dict[str, object]:
     """The states of the global generators, by the name of the library that owns them."""
-    kind, keys, place, *gauss = np.random.get_state()
-    return {
-        "torch": torch.get_rng_state().numpy().tobytes(),
-        "numpy": (kind, keys.tobytes(), place, *gauss),
-        "random": random.getstate(),
-    }
+    numpy = [part.tobytes() if isinstance(part, np.ndarray) else part for part in np.random.get_state()]
+    return {"torch": torch.get_rng_state().numpy().tobytes(), "numpy": numpy, "random": random.getstate()}
 
 
 def used_since(before: dict[str, object]) -> list[str]:
@@ -42,7 +38,9 @@ def kept_globals() -> Iterator[None]:
     try:
         yield
     finally:
-        torch.set_rng_state(states[0]), np.random.set_state(states[1]), random.setstate(states[2])
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
 
 
 def seed_globals(seed: int) -> None:
@@ -67,7 +65,9 @@ def shaken(root: object, seed: int) -> Iterator[None]:
 
 def reachable(root: object) -> list[object]:
     """The generators below an object: in attributes, containers, closures, methods and globals of its functions."""
-    seen, waiting, found = set(), [root], []
+    seen: set[int] = set()
+    found: list[object] = []
+    waiting = [root]
     while waiting and len(seen) < MOST_OBJECTS:
         thing = waiting.pop()
         if isinstance(thing, PLAIN) or id(thing) in seen:

@@ -21,7 +21,7 @@ def folder(tmp_path, monkeypatch):
     """An empty working folder, in which families may be registered."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(FAMILIES, "_known", dict(FAMILIES._known))
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "path", [str(tmp_path), str(ROOT / "scripts"), *sys.path])
     monkeypatch.setenv("COLUMNS", "160")
     before = set(sys.modules)
     yield tmp_path

@@ -85,7 +85,9 @@ def check_family(
     Cost:
         About 10^5 to 10^6 simulator episodes, 1 to 10 seconds for the families that ship.
     """
-    probe, findings, said = Probe(family, Seed.root(seed).child("check"), explore), [], set()
+    probe = Probe(family, Seed.root(seed).child("check"), explore)
+    findings: list[Finding] = []
+    said: set[str] = set()
     with kept_globals():
         for name, check in (*FIRST, *((n, c) for n, c in CHECKS if only is None or n in only)):
             findings += _checked(name, check, probe, said)

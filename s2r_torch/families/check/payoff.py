@@ -53,7 +53,7 @@ def check_payoff(probe: Probe) -> list[Finding]:
     graph = probe.graph
     theta = probe.draw(SIMULATORS, "payoff")
     rewards = probe.rewards(theta)
-    return [] if rewards is None else payoff_findings(probe, graph, theta, *rewards)
+    return [] if graph is None or rewards is None else payoff_findings(probe, graph, theta, *rewards)
 
 
 def payoff_findings(probe: Probe, graph: StateGraph, theta: Tensor, rewards: Tensor, again: Tensor) -> list[Finding]:
@@ -69,8 +69,7 @@ def payoff_findings(probe: Probe, graph: StateGraph, theta: Tensor, rewards: Ten
     lists = _candidates(graph, rewards)
     chosen, valued = (_values(graph, r, lists) for r in (rewards, again))
     fixed = int(chosen.mean(0).argmax())
-    known = valued.gather(1, chosen.argmax(1, keepdim=True)).mean()
-    best, known = float(valued[:, fixed].mean()), float(known)
+    best, known = float(valued[:, fixed].mean()), float(valued.gather(1, chosen.argmax(1, keepdim=True)).mean())
     optimum = _optimum(probe, theta)
     text = f"the best fixed list of actions earns {best:.3f}, the best list for each theta {known:.3f}"
     text += "" if optimum is None else f", the optimum {optimum:.3f}"

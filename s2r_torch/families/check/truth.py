@@ -41,8 +41,8 @@ def check_truth(probe: Probe) -> list[Finding]:
     runs, copies = run_edges(probe, truth.graph, "truth")
     x = of_edges(runs.x, truth.graph, copies)  # [B, copies, xi, A, d]
     rewards = of_edges(runs.rewards, truth.graph, copies)
-    found = _readings(probe, truth, x.transpose(1, 2).flatten(2, 3)) + _paid(truth, rewards)
-    return found or [
+    findings = _readings(probe, truth, x.transpose(1, 2).flatten(2, 3)) + _paid(truth, rewards)
+    return findings or [
         Finding(
             checked,
             OK,

@@ -170,7 +170,9 @@ class GymEpisode:
         self.env, self.horizon, self.source = env, horizon, env
         self._latent, self._seeds, self._options, self._needs_rewards = latent, seeds, options, needs_rewards
         self._first_action = int(env.action_space.start)
-        self.observation, self.ended, self._actions = None, False, []
+        self.observation: object = None
+        self.ended = False
+        self._actions: list[int] = []
 
     def reset(self) -> list[float]:
         """A full reset; returns the latent numbers of the start."""

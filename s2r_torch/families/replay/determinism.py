@@ -10,10 +10,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from s2r_torch.families.randomness import kept_globals, shaken
+from s2r_torch.families.randomness import shaken
 from s2r_torch.families.replay.sameness import Seen, Trace, require_same, same
 from s2r_torch.families.replay.tree import Episode
 
+COMPARED = 16  # theta whose dynamics are compared with the first one's, in every set of simulators
 PROBES = 4  # random paths, and up to as many constant ones
 RANDOM = "dynamics or starts are random (is_slippery? reset_options? reset noise? a generator that is never seeded?)"
 HIDDEN = (
@@ -23,6 +24,10 @@ HIDDEN = (
 SEEDED = (
     "dynamics depend on the seed of the reset: noise that a fixed seed hides, or a layout that is drawn from it (then "
     "fix it in `make` or by reset_options)"
+)
+BY_THETA = "dynamics depend on theta: give shared_dynamics=False"
+PAID_BY_THETA = (
+    "the environment's own rewards depend on theta: pay through a reward model, or give shared_dynamics=False"
 )
 PAID_AT_RANDOM = "rewards are random: give their mean (the family draws with it, bernoulli_rewards=True)"
 
@@ -88,17 +93,66 @@ def deterministic_traces(
     paths = probe_paths(num_actions, horizon)
     one, other, reseeded = (dynamics.episode(theta, horizon, other_seed=seed) for seed in (False, False, True))
     try:
-        with kept_globals():
-            traces = [trace(one, path) for path in paths]
-            require_same(traces, [trace(one, path) for path in paths], RANDOM, PAID_AT_RANDOM)
-            require_same(traces, [trace(other, path) for path in paths], RANDOM, PAID_AT_RANDOM)
-            require_same(traces, [trace(other, path, shake=i) for i, path in enumerate(paths)], HIDDEN, PAID_AT_RANDOM)
-            seeded = [trace(reseeded, path) for path in paths]
-            for first, again in zip(traces, seeded, strict=True):
-                if not same((first[0].observation, first[0].latent), (again[0].observation, again[0].latent)):
-                    return traces, f"another seed of the reset starts elsewhere: {again[0]}, not {first[0]}"
-            require_same(traces, seeded, SEEDED, PAID_AT_RANDOM)
+        traces = [trace(one, path) for path in paths]
+        require_same(traces, [trace(one, path) for path in paths], RANDOM, PAID_AT_RANDOM)
+        require_same(traces, [trace(other, path) for path in paths], RANDOM, PAID_AT_RANDOM)
+        require_same(traces, [trace(other, path, shake=i) for i, path in enumerate(paths)], HIDDEN, PAID_AT_RANDOM)
+        seeded = [trace(reseeded, path) for path in paths]
+        for first, again in zip(traces, seeded, strict=True):
+            if not same((first[0].observation, first[0].latent), (again[0].observation, again[0].latent)):
+                return traces, f"another seed of the reset starts elsewhere: {again[0]}, not {first[0]}"
+        require_same(traces, seeded, SEEDED, PAID_AT_RANDOM)
         return traces, None
     finally:
         for episode in (one, other, reseeded):
             episode.close()
+
+
+class Trust:
+    """Which theta's dynamics have been run again, so that their replays can be relied on.
+
+    Args:
+        dynamics: what actions lead to.
+        first: `[k]` the theta that all others are compared with, where dynamics are shared.
+        num_actions: A.
+        horizon: H.
+    """
+
+    def __init__(self, dynamics: Dynamics, first: Tensor, num_actions: int, horizon: int):
+        self._dynamics, self._first, self._sizes = dynamics, first, (num_actions, horizon)
+        self._trusted: set[tuple[float, ...]] = set()
+        self._reference: list[Trace] | None = None
+
+    def require(self, theta: Tensor, *, rewards: bool) -> str | None:
+        """Runs paths again and again for the first and the last of theta [B, k], and once for some between.
+
+        Args:
+            theta: `[B, k]`.
+            rewards: whether the environment's own rewards must be the same for all theta.
+
+        Returns:
+            A word on starts that depend on the seed of the reset, if they do.
+
+        Raises:
+            SimulatorError: dynamics are random, or differ between theta although they are shared.
+        """
+        last, said = len(theta) - 1, None
+        between = torch.linspace(0, last, min(len(theta), COMPARED)).round().long().tolist()
+        for i in dict.fromkeys((0, last, *(between if self._dynamics.shared else ()))):
+            key = tuple(theta[i].tolist())
+            if key in self._trusted:
+                continue
+            if i in (0, last):
+                traces, seeded = deterministic_traces(self._dynamics, theta[i], *self._sizes)
+                said = said or seeded
+            else:
+                traces = plain_traces(self._dynamics, theta[i], *self._sizes)
+            if self._dynamics.shared:
+                self._compare(traces, rewards)
+            self._trusted.add(key)
+        return said
+
+    def _compare(self, traces: list[Trace], rewards: bool) -> None:
+        if self._reference is None:
+            self._reference = plain_traces(self._dynamics, self._first, *self._sizes)
+        require_same(self._reference, traces, BY_THETA, PAID_BY_THETA, rewards=rewards)

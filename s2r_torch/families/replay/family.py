@@ -23,7 +23,8 @@ from s2r_torch.errors import RewardError, S2RError
 from s2r_torch.families.contract import GroundTruth, require_name, users
 from s2r_torch.families.layered import require_theta
 from s2r_torch.families.noise import bernoulli
-from s2r_torch.families.replay.determinism import Dynamics, deterministic_traces, plain_traces
+from s2r_torch.families.randomness import kept_globals
+from s2r_torch.families.replay.determinism import Dynamics, Trust
 from s2r_torch.families.replay.proposals import (
     LONGEST,
     MARGIN,
@@ -32,7 +33,6 @@ from s2r_torch.families.replay.proposals import (
     propose_box,
     propose_horizon,
 )
-from s2r_torch.families.replay.sameness import Trace, require_same
 from s2r_torch.families.replay.simulators import Moves, ReplaySimulators, RewardModel, SteppedWorld, own_reward
 from s2r_torch.families.replay.tree import Episode, ReplayTree, merged_graph
 from s2r_torch.families.sensors import Sensor
@@ -40,7 +40,6 @@ from s2r_torch.rng import Seed
 
 Prior = Callable[[int, torch.Generator], Tensor]  # n -> theta [n, k], float64
 
-COMPARED = 16  # theta whose dynamics are compared with the first one's, in every set of simulators
 SURVEYED = 16  # theta that proposals look at
 BOX_THETA, BOX_DRAWS = 128, 32  # theta, and readings of every state, that a box is proposed from
 
@@ -96,9 +95,9 @@ class ReplayFamily:
         settings: dict | None = None,
     ):
         self.name, self.sensor, self.theta_names = require_name(name), sensor, tuple(theta_names)
-        self.dynamics, self.payoff, self.proposed = dynamics, payoff, {}
+        self.dynamics, self.payoff = dynamics, payoff
+        self.proposed: dict[str, str] = {}
         self._prior, self._settings = prior, dict(settings or {})
-        self._trusted: set[tuple[float, ...]] = set()  # theta whose dynamics were checked
         self.num_actions, limit = dynamics.sizes(self._first_theta, horizon)
         self.horizon = self._propose_horizon(limit) if horizon is None else horizon
         scale, self.bernoulli_rewards = self._payment()
@@ -240,13 +239,6 @@ class ReplayFamily:
             )
         return mean
 
-    # -- checks -------------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def _reference(self) -> list[Trace]:
-        """The traces that all theta must share, where dynamics are shared."""
-        return plain_traces(self.dynamics, self._first_theta, self.num_actions, self.horizon)
-
     @cached_property
     def _pays_raw(self) -> bool:
         """Whether what is paid depends on the environment's own rewards: without them the model knows no number."""
@@ -259,29 +251,15 @@ class ReplayFamily:
             nodes = following[:, step % self.num_actions, None].expand_as(nodes)
         return bool(torch.isnan(torch.stack(seen)).any())
 
+    @cached_property
+    def _trust(self) -> Trust:
+        return Trust(self.dynamics, self._first_theta, self.num_actions, self.horizon)
+
     def _check_dynamics(self, theta: Tensor) -> None:
-        """Runs some paths again and again for the first and the last theta, and once for some others."""
-        compared = COMPARED if self.dynamics.shared else 0
-        some = torch.linspace(0, len(theta) - 1, min(len(theta), compared)).round().long().tolist()
-        for i in dict.fromkeys((0, len(theta) - 1, *some)):
-            key = tuple(theta[i].tolist())
-            if key in self._trusted:
-                continue
-            look = deterministic_traces if i in (0, len(theta) - 1) else plain_traces
-            traces = look(self.dynamics, theta[i], self.num_actions, self.horizon)
-            if look is deterministic_traces:
-                traces, seeded = traces
-                self.proposed |= {"reset_seed": seeded} if seeded else {}
-            if self.dynamics.shared:
-                require_same(
-                    self._reference,
-                    traces,
-                    "dynamics depend on theta: give shared_dynamics=False",
-                    "the environment's own rewards depend on theta: pay through a reward model, or give "
-                    "shared_dynamics=False",
-                    rewards=self._pays_raw,
-                )
-            self._trusted.add(key)
+        """Runs paths again before they are replayed; SimulatorError where something differs."""
+        with kept_globals():
+            seeded = self._trust.require(theta, rewards=self.dynamics.shared and self._pays_raw)
+        self.proposed |= {"reset_seed": seeded} if seeded else {}
 
     # -- what simulation says where the user says nothing -------------------------------------------------------------
 
@@ -334,7 +312,7 @@ class ReplayFamily:
 
     def _box(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """The box of readings."""
-        if self.sensor.low is not None:
+        if self.sensor.low is not None and self.sensor.high is not None:
             return tuple(self.sensor.low), tuple(self.sensor.high)
         theta = self.prior(BOX_THETA, torch.Generator().manual_seed(0))
         generators = Seed.root(0).child("box").generators(range(len(theta)))
