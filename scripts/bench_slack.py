@@ -84,7 +84,7 @@ def measure(seed: int, samples: list[int], options: argparse.Namespace) -> dict[
     settings = RunSettings(seed=seed, nets=nets, predictors=replace(predictors, training=training))
     family, root = make_family("grid"), Seed.root(seed)
     run = Stages(settings, family, options.folder / f"seed{seed}", Silent())  # an unfinished class goes on
-    explored = run.do(stages.explore, run.do(stages.check))
+    explored = run.do(stages.explore)
     ensemble = run.do(stages.train, explored).ensemble
     draws, graph = Draws(family, root, Ledger()), explored.exploration.graph
 

@@ -126,7 +126,7 @@ class Grid:
 
     def log_likelihood(self, theta: Tensor, states: Tensor, x: Tensor) -> Tensor:
         """Coordinates are independent given w, each with an offset of its own."""
-        residual, h = x - self.cells[states], self._half_width(theta)
+        residual, h = x - self.cells[states], self.sensor.width(theta)
         coordinates = (offset_evidence(residual[..., c], h, self.offset, self.smoothness) for c in range(2))
         return sum(coordinates)
 

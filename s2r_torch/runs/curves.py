@@ -63,7 +63,8 @@ def measure(
     """
     comparators = {name: COMPARATORS.named(name)(**curve.settings) for name, curve in plan.items()}
     run = Stages(settings, family, folder, progress, tuple(plan))
-    explored = run.do(stages.explore, run.do(stages.check))
+    run.do(stages.check)
+    explored = run.do(stages.explore)
     trained = run.do(stages.train, explored)
     calibrated = run.do(stages.calibrate, explored, trained)
     learned = run.do(stages.learn, explored, trained, calibrated)

@@ -111,7 +111,7 @@ def execute(
 def all_stages(run: Stages) -> Results:
     """The method, from first to last."""
     checked = run.do(stages.check)
-    explored = run.do(stages.explore, checked)
+    explored = run.do(stages.explore)
     trained = run.do(stages.train, explored)
     calibrated = run.do(stages.calibrate, explored, trained)
     learned = run.do(stages.learn, explored, trained, calibrated)

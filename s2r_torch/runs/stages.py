@@ -127,7 +127,7 @@ def check(context: Context) -> Checked:
     return Checked(notes)
 
 
-def explore(context: Context, checked: Checked) -> Explored:
+def explore(context: Context) -> Explored:
     """Fixes the density estimator, then finds the state graph on the training simulators (Algorithm 2)."""
     settings, spec, progress = context.settings, context.family.spec, context.progress
     simulators = context.draws.simulators("train", settings.predictors.num_simulators).for_purpose("explore")
