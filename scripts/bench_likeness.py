@@ -50,7 +50,7 @@ from s2r_torch.rng import Seed
 SHIPPED = ("grid", "frozenlake")
 UNTRAINED = {  # the verdict needs no trained predictor: family, parameters, nodes per axis, n_real
     "mixture": ("mixture", {}, 97, 500),
-    "chain": ("mixture", {"kind": "chain", "max_states": 3, "num_actions": 3}, 97, 500),
+    "lock": ("lock", {}, 97, 100),
     "grid5": ("grid", {"width": 5}, 30, 100),
 }
 CHECKPOINTS = Path(__file__).resolve().parent.parent / "checkpoints"
