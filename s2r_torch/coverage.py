@@ -12,11 +12,21 @@ samples, the fewest episodes are the greatest sum of needs over an antichain.
 [0, 0, 1]
 >>> episode_plan(graph, torch.tensor([50, 30, 5]))
 (((0,), 45), ((1,), 5))
+
+Such a cover passes every state, not every edge: two paths may meet in a state, and only one of them is walked.
+
+>>> diamond = StateGraph(torch.tensor([[1, 2], [3, 3], [3, 4], [-1, -1], [-1, -1]]), torch.tensor([0, 1, 1, 2, 2]),
+...                      ((), (0,), (1,), (0, 0), (1, 1)))
+>>> sorted(set(edges_of(diamond)) - walked_edges(diamond, path_cover(diamond)))
+[(1, 1), (2, 0)]
+>>> edge_cover(diamond, [(1, 1), (2, 0)])
+((0, 1), (1, 0))
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -26,6 +36,8 @@ from torch import Tensor
 
 from s2r_torch.base import Path, StateGraph
 from s2r_torch.errors import SettingError
+
+Edge = tuple[int, int]  # a state and an action that leads to a next state
 
 MOST_EPISODES = 2**31 - 1  # scipy's flows are 32-bit
 
@@ -110,6 +122,52 @@ def passages(graph: StateGraph, cover: tuple[Path, ...]) -> tuple[tuple[int, int
     return tuple((s, i) for i, states in enumerate(walked) for s in states if int(owner[s]) != i)
 
 
+def edges_of(graph: StateGraph) -> tuple[Edge, ...]:
+    """All edges of the graph, in the order of its states."""
+    successors = enumerate(graph.next_state.tolist())
+    return tuple((s, a) for s, following in successors for a, t in enumerate(following) if t >= 0)
+
+
+def walked_edges(graph: StateGraph, paths: Iterable[Path]) -> set[Edge]:
+    """The edges that some action paths walk."""
+    return {(graph.end(path[:step]), path[step]) for path in paths for step in range(len(path))}
+
+
+def edge_cover(graph: StateGraph, allowed_edges: Iterable[Edge]) -> tuple[Path, ...]:
+    """The smallest set of action sequences that walks every one of these edges.
+
+    As `path_cover`, with edges in place of states: a minimum chain cover of "can be walked after", each chain extended
+    to a path from the start to the last layer over any edges.
+
+    Args:
+        graph: the state graph.
+        allowed_edges: those to walk, for example those that a policy can take and that no cover has walked.
+
+    Returns:
+        Sequences of H - 1 actions each; none where there are no edges.
+
+    Raises:
+        SettingError: a state of the last layer, or one that is not in the graph.
+
+    Cost:
+        No episodes. O(E^2) memory for E edges.
+    """
+    edges = sorted(set(allowed_edges))
+    unknown = sorted(set(edges) - set(edges_of(graph)))
+    if unknown:
+        raise SettingError(
+            expected="edges (state, action) of the graph", got=f"{unknown[:4]}", cause="edges of another graph"
+        )
+    if not edges:
+        return ()
+    tails = [s for s, _ in edges]
+    heads = [int(graph.next_state[edge]) for edge in edges]
+    reach = _closure(graph) | np.eye(graph.num_states, dtype=bool)
+    needs = np.ones(len(edges), dtype=np.int64)
+    chains = _chains(needs.tolist(), _links(reach[np.ix_(heads, tails)], needs))
+    return tuple(sorted(_path_along(graph, [edges[i] for i in chain]) for chain, _ in chains))
+
+
 def _closure(graph: StateGraph) -> np.ndarray:
     """`[xi, xi]` bool: state j can be reached from state i by one action or more."""
     successors = graph.next_state.numpy()
@@ -164,6 +222,15 @@ def _path_through(graph: StateGraph, chain: list[int]) -> Path:
     path = list(graph.paths[chain[0]])
     for s, t in zip(chain, chain[1:], strict=False):
         path += _connect(graph, s, t)
+    return tuple(path + [0] * (graph.horizon - 1 - len(path)))
+
+
+def _path_along(graph: StateGraph, chain: list[Edge]) -> Path:
+    """H - 1 actions from the start along every edge of the chain, continued by action 0."""
+    path, state = [], 0
+    for s, a in chain:
+        path += [*_connect(graph, state, s), a]
+        state = int(graph.next_state[s, a])
     return tuple(path + [0] * (graph.horizon - 1 - len(path)))
 
 

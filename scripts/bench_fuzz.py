@@ -32,6 +32,8 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
+from s2r_torch.coverage import passages
+from s2r_torch.deployment.likeness import Sight
 from s2r_torch.deployment.policy_file import load_certificate, load_policy, read, save_policy
 from s2r_torch.errors import S2RError
 from s2r_torch.files.tensors import OURS
@@ -138,8 +140,9 @@ def behaviour(path: Path) -> list:
     acting = policy.condition(D)
     seen = [acting.q(step, x[0]) for step in range(graph.horizon)]
     if policy.reference:
-        seen += [policy.reference.population.distance(D, policy.problem.grid), policy.reference.unlike]
-        seen += [policy.reference.disagree]
+        states = [s for s, _ in passages(graph, policy.cover)]
+        sight = Sight.of(D, D[states], states, policy.problem.grid)
+        seen += [policy.reference.population.scores(sight, states), policy.reference.scores]
     said = [policy.chosen, policy.cover, policy.n_real, policy.ensemble.exact, policy.ensemble.size, graph.paths, spec]
     return [D, *seen, graph.next_state, *said, load_certificate(path), read(path)[0]["family"]]
 
@@ -204,7 +207,10 @@ FREE: tuple[tuple[str, Callable[[object, dict], bool]], ...] = (
     (r"certificate\.(n_rollouts|simulators)", between(1, 10**12, (int,))),
     (r"certificate\.(delta|share)", between(1e-300, 1)),
     (r"certificate\.bound", lambda value, h: type(value) is str),
-    (r"certificate\.(value_mean|value_lower|share_value)", between(0, 1 + 1e-6)),
+    (r"certificate\.(value_mean|value_lower|share_value|used_mean|used_lower|refused_value)", between(0, 1 + 1e-6)),
+    (r"certificate\.refused", between(0, 10**12, (int,))),
+    (r"certificate\.refusals", lambda value, h: value is None),
+    (r"certificate\.refusals\.(rate|low|high)", between(0, 1 + 1e-6)),
     (r"certificate\.gap\.(performance_difference|paired|upper_minus_lower)", between(-1 - 1e-6, 1 + 1e-6)),
     (r"certificate\.gap\.density_error", lambda value, h: number(value, h) and value >= 0),
     (r"certificate\.gap\.density_error_kind", lambda value, h: value in ("given", "measured")),
@@ -225,7 +231,7 @@ def illegal(original: Original, made: Forged) -> list[str]:
         a, b = original.tensors.get(name), made.tensors.get(name)
         alike = a is not None and b is not None and (a.dtype, a.shape) == (b.dtype, b.shape)
         if not alike:
-            scores = name in ("reference.unlike", "reference.disagree") and made.header["certificate"] is None
+            scores = name == "reference.scores" and made.header["certificate"] is None
             faults += [] if scores and b is not None else [f"{name} of another type or shape"]
         elif not bool(torch.isfinite(b).all()) or (re.fullmatch(BOUND_TENSORS, name) and not torch.equal(a, b)):
             faults.append(f"{name} with other numbers")

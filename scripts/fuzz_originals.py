@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 from fuzz_mutations import Original
 
-from s2r_torch.coverage import path_cover
+from s2r_torch.coverage import passages, path_cover
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
-from s2r_torch.deployment.certificate import Certificate, Gap
-from s2r_torch.deployment.likeness import Population, Reference
+from s2r_torch.deployment.certificate import Certificate, Gap, Refusals
+from s2r_torch.deployment.likeness import Population, Reference, Sight
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.deployment.policy_file import read, save_policy
 from s2r_torch.families import make_family
@@ -54,11 +54,15 @@ def certified() -> tuple[MetaPolicy, Certificate]:
     policy, g = networks(("lookup",)), torch.Generator().manual_seed(1)
     grid, xi = policy.problem.grid, policy.problem.graph.num_states
     D = torch.rand(40, xi, grid.num_points, dtype=torch.float64, generator=g)
-    again = D[:, :2] + 0.1 * torch.rand(40, 2, grid.num_points, dtype=torch.float64, generator=g)
-    reference = Reference.of(Population.of(D, grid), D, again, (0, 1), grid)
+    states = [s for s, _ in passages(policy.problem.graph, policy.cover)]
+    again = D[:, states] + 0.1 * torch.rand(40, len(states), grid.num_points, dtype=torch.float64, generator=g)
+    sight = Sight.of(D, again, states, grid)
+    population = Population.of(sight.first)
+    reference = Reference(population, population.scores(sight, states))
     policy = MetaPolicy(policy.ensemble, 1, policy.estimator, policy.cover, 25, reference)
+    used = (0.69, 0.64, 1, 0.0, Refusals(40, 0.01, 0.005, 0.02))
     gap = Gap(0.2, 0.1, 0.3, 0.01, "measured", policy.ensemble.size, False)
-    return policy, Certificate(40, 50, 25, len(policy.cover), 0.05, "betting", 0.7, 0.65, 0.9, 0.4, gap)
+    return policy, Certificate(40, 50, 25, len(policy.cover), 0.05, "betting", 0.7, 0.65, 0.9, 0.4, gap, *used)
 
 
 def exact() -> MetaPolicy:

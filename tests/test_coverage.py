@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from s2r_torch.base import StateGraph
-from s2r_torch.coverage import assigned, episode_plan, path_cover
+from s2r_torch.coverage import assigned, edge_cover, edges_of, episode_plan, path_cover, walked_edges
 from s2r_torch.errors import SettingError
 
 
@@ -133,3 +133,36 @@ def test_a_cover_of_another_graph_is_refused():
         assigned(graph, ((0,) * (graph.horizon - 1),))
     with pytest.raises(SettingError, match="actions"):
         assigned(graph, ((0,) * graph.horizon,))
+
+
+def fewest_walks(graph, edges):
+    """Brute force over sets of action sequences: the fewest that walk these edges."""
+    sequences = list(itertools.product(range(graph.num_actions), repeat=graph.horizon - 1))
+    useful = {frozenset(walked_edges(graph, [path]) & edges) for path in sequences}
+    useful = [one for one in useful if not any(one < other for other in useful)]
+    for count in range(len(useful) + 1):
+        for chosen in itertools.combinations(useful, count):
+            if frozenset().union(*chosen) >= edges:
+                return count
+    raise AssertionError("edges that no sequence walks")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_edges_are_walked_by_the_fewest_sequences(seed):
+    graph, rng = random_graph(seed), random.Random(seed + 2000)
+    every = edges_of(graph)
+    assert len(every) == int((graph.next_state >= 0).sum())
+    edges = {edge for edge in every if rng.random() < 0.4}
+    paths = edge_cover(graph, edges)
+    assert all(len(path) == graph.horizon - 1 for path in paths) and len(set(paths)) == len(paths)
+    assert edges <= walked_edges(graph, paths)
+    assert len(paths) == fewest_walks(graph, edges)
+    assert walked_edges(graph, edge_cover(graph, every)) == set(every)
+
+
+def test_edges_of_another_graph_are_refused():
+    graph = random_graph(3)
+    last = graph.states_of(graph.horizon - 1)[0]
+    for edge in ((last, 0), (graph.num_states, 0), (0, graph.num_actions)):
+        with pytest.raises(SettingError, match="edges of another graph"):
+            edge_cover(graph, [edge])

@@ -4,6 +4,7 @@ M fresh theta are drawn; in each, the whole deploy procedure is rehearsed and th
 the mean return in simulator i, and Q_g(x, a) = g(D~_i, x, a) for a survivor g on an accurate density D~_i:
 
     value    lower bound on E G, the mean over worlds; assumes nothing but i.i.d. theta
+    used     likewise of what is earned if worlds unlike the simulators are refused, as `deploy` does by default
     worlds   v such that a given share of worlds is worth at least v; likewise
     gap      upper bounds on V* - V of the deployed policy; they assume A1, A2 (f* survives) and A4:
                  performance difference   max_g UCB E sum_h (max_a Q_g(x_h, a) - Q_g(x_h, a_h)) + 2 H phi_T
@@ -11,7 +12,8 @@ the mean return in simulator i, and Q_g(x, a) = g(D~_i, x, a) for a survivor g o
                  upper minus lower        max_g UCB E u_g + phi_T - LCB E G
 
 No union over survivors is needed: only the bound of g = f* must hold, and the maximum lies above it. Each of the three
-spends a third of delta, so that all hold together and the smallest may be quoted.
+spends a third of delta, so that all hold together and the smallest may be quoted. Each of the four promises spends
+delta.
 """
 
 from __future__ import annotations
@@ -25,10 +27,11 @@ from torch import Tensor
 
 from s2r_torch.assurance import confidence
 from s2r_torch.assurance.rehearsal import Rehearsal
-from s2r_torch.deployment.certificate import Certificate, Gap
+from s2r_torch.base import check_shape
+from s2r_torch.deployment.certificate import Certificate, Gap, Refusals
+from s2r_torch.deployment.likeness import REFUSE, Sight
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Guard
-from s2r_torch.errors import SettingError
 from s2r_torch.learning.estimator import estimate_densities
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
@@ -41,12 +44,14 @@ class CertificateSettings(Settings):
 
     Args:
         simulators: M, fresh simulators; 0 makes no certificate, and no scores to compare worlds with.
-        n_rollouts: k, episodes in each.
+        scores: further fresh simulators that are only looked at, to compare worlds with (`likeness.py`).
+        n_rollouts: k, episodes in each of the M.
         n_accurate: observations per state and simulator for the accurate densities of the gap bounds.
         delta: failure probability of each promise.
         bound: of the mean, chosen before the draws: `betting`, or `clopper_pearson` where every mean return is 0 or 1.
         share: of worlds, for the promise on most worlds.
-        delta_world: failure probability of the bound on each single simulator's value, at most 1 - share.
+        delta_world: failure probability of the bound on each single simulator's value; `share_bound` allows for it, and
+            it is no part of delta. Between 0.1 and 0.4 the promise hardly depends on it.
         density_error: phi_T, a bound on E |f*(D~, .) - f*(D, .)|, where somebody knows it; None measures a proxy, which
             is heuristic.
 
@@ -55,34 +60,39 @@ class CertificateSettings(Settings):
     """
 
     simulators: Several = 200
-    n_rollouts: Size = 200
+    scores: Size = 2000
+    n_rollouts: Size = 500
     n_accurate: Size = 1000
     delta: Share = 0.05
     bound: Annotated[str, OneOf(confidence.BOUNDS)] = "betting"
     share: Share = 0.9
-    delta_world: Share = 0.01
+    delta_world: Share = 0.3
     density_error: Annotated[float, Range(0)] | None = None
-
-    def check(self) -> None:
-        if self.delta_world >= 1 - self.share:
-            raise SettingError(
-                expected="delta_world < 1 - share",
-                got=f"delta_world={self.delta_world}, share={self.share}",
-                cause="a confidence given for a failure probability",
-            )
 
 
 def certify(
-    meta_policy: MetaPolicy, simulators: Guard, rehearsal: Rehearsal, settings: CertificateSettings, seed: Seed
+    meta_policy: MetaPolicy,
+    simulators: Guard,
+    rehearsal: Rehearsal,
+    settings: CertificateSettings,
+    seed: Seed,
+    *,
+    exact_values: Tensor | None = None,
+    refused_values: Tensor | float = 0.0,
 ) -> Certificate:
     """Makes the promises that a rehearsal on M fresh simulators allows.
 
     Args:
-        meta_policy: frozen before these simulators were drawn; all its survivors enter the gap bounds.
-        simulators: those of the rehearsal, unused in training, calibration and elimination.
+        meta_policy: frozen before these simulators were drawn, its reference included; all its survivors enter the gap
+            bounds.
+        simulators: those of the rehearsal, unused in training, calibration, elimination and the reference.
         rehearsal: the deploy procedure on them.
         settings: sizes and confidence; fixed before the draws.
         seed: named stream.
+        exact_values: `[M]` the true values of the rehearsed policies, where the family knows them exactly; they take
+            the place of mean returns. A quadrature that is only close would make the promises approximate.
+        refused_values: what a refused world earns, one number or `[M]`, in [0, 1]: 0, or the mean returns of what is
+            done there instead.
 
     Returns:
         The certificate.
@@ -91,12 +101,15 @@ def certify(
         2 xi n_accurate episodes per simulator, for two accurate densities.
     """
     graph, ensemble = meta_policy.problem.graph, meta_policy.ensemble
+    values = rehearsal.values if exact_values is None else exact_values.double()
+    check_shape("values", values, (len(simulators),), "those of other simulators")
+    refused = _refused(meta_policy, rehearsal)
+    instead = torch.as_tensor(refused_values, dtype=torch.float64).expand_as(values)
+    used = torch.where(refused, instead, values)
     D_accurate, D_other = (
         estimate_densities(simulators, graph, meta_policy.estimator, settings.n_accurate, seed.child("density", i))
         for i in (0, 1)
     )
-    values = rehearsal.values
-    lower = float(confidence.lower(values, settings.delta, bound=settings.bound))
     return Certificate(
         simulators=len(simulators),
         n_rollouts=settings.n_rollouts,
@@ -105,29 +118,55 @@ def certify(
         delta=settings.delta,
         bound=settings.bound,
         value_mean=float(values.mean()),
-        value_lower=max(0.0, lower),
+        value_lower=_mean_bound(values, settings),
         share=settings.share,
-        share_value=share_bound(rehearsal.rollouts.returns, settings),
+        share_value=share_bound(rehearsal.rollouts.returns, settings, exact_values),
         gap=gap_bounds(ensemble, rehearsal, D_accurate, D_other, settings),
+        used_mean=float(used.mean()),
+        used_lower=_mean_bound(used, settings),
+        refused=int(refused.sum()),
+        refused_value=float(instead.mean()),
+        refusals=_refusals(meta_policy),
     )
 
 
-def share_bound(returns: Tensor, settings: CertificateSettings) -> float:
+def share_bound(returns: Tensor, settings: CertificateSettings, exact_values: Tensor | None = None) -> float:
     """The value v that at least a share of worlds reaches, with probability 1 - delta; returns [M, k] in [0, 1].
 
-    Every simulator's own lower bound L_i holds with probability 1 - delta_world. The r-th smallest L_i, with r the
-    largest number for which P(Bin(M, 1 - q) >= r) >= 1 - delta, lies below a share q = share + delta_world of all L
-    with probability 1 - delta (a distribution-free tolerance limit; r is fixed before the draws), and L <= V except
-    for a share delta_world of worlds.
+    Let t be the quantile: P(V <= t) >= 1 - share, and no v <= t is too much. A simulator's own lower bound L, which is
+    <= V with probability 1 - delta_world given theta, is at most t with probability at least q = (1 - share)
+    (1 - delta_world). So the r-th smallest of M bounds lies above t with probability at most P(Bin(M, q) < r); r is the
+    largest number for which that is <= delta, fixed before the draws. Where values are exact, L = V and q = 1 - share.
     """
-    M, q = len(returns), settings.share + settings.delta_world
-    r = int(stats.binom.ppf(settings.delta, M, 1 - q))
-    while r > 0 and stats.binom.sf(r - 1, M, 1 - q) < 1 - settings.delta:
+    M, right = len(returns), 1 - settings.delta_world if exact_values is None else 1.0
+    q = (1 - settings.share) * right
+    r = int(stats.binom.ppf(settings.delta, M, q))
+    while r > 0 and stats.binom.sf(r - 1, M, q) < 1 - settings.delta:
         r -= 1
     if r == 0:
         return 0.0
-    each = confidence.lower(returns, settings.delta_world)
+    each = confidence.lower(returns, settings.delta_world) if exact_values is None else exact_values
     return max(0.0, float(each.sort().values[r - 1]))
+
+
+def _mean_bound(values: Tensor, settings: CertificateSettings) -> float:
+    return max(0.0, float(confidence.lower(values, settings.delta, bound=settings.bound)))
+
+
+def _refused(meta_policy: MetaPolicy, rehearsal: Rehearsal) -> Tensor:
+    """[M] bool: in which simulators `deploy` would refuse to act."""
+    if meta_policy.reference is None:
+        return torch.zeros(len(rehearsal.D_hat), dtype=torch.bool)
+    sight = Sight.of(rehearsal.D_hat, rehearsal.again, rehearsal.passages, meta_policy.problem.grid)
+    return meta_policy.reference.refuses(sight, rehearsal.passages)
+
+
+def _refusals(meta_policy: MetaPolicy) -> Refusals | None:
+    """At which rate worlds like the simulators are refused; None where none can be."""
+    reference = meta_policy.reference
+    if reference is None or not reference.can_refuse:
+        return None
+    return Refusals(len(reference.scores), *reference.false_alarms(REFUSE))
 
 
 def gap_bounds(

@@ -1,4 +1,8 @@
-"""The whole deploy procedure on fresh simulators: what certificates and the likeness of a world are measured on."""
+"""The deploy procedure on fresh simulators: what certificates and the likeness of a world are measured on.
+
+look       the first half of it: M simulators are looked at, in parts that fit into memory; only numbers are kept
+rehearse   all of it: looked at, conditioned on, then acted in
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,12 @@ from torch import Tensor
 
 from s2r_torch.coverage import passages
 from s2r_torch.deployment.deploy import collect, densities_again
+from s2r_torch.deployment.likeness import Population, Reference, Sight
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Guard, Rollouts, rollout
 from s2r_torch.rng import Seed
+
+MOST_NUMBERS = 2**24  # densities and readings that are held at once while many simulators are looked at, 128 MiB
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,18 +41,61 @@ def rehearse(meta_policy: MetaPolicy, simulators: Guard, n_rollouts: int, seed: 
     Cost:
         w n_real + n_rollouts episodes per simulator.
     """
-    seen = collect(meta_policy, _AsWorlds(simulators, seed.child("look")))
-    D_hat = meta_policy.densities(seen.observations)
-    again = densities_again(meta_policy, seen, D_hat)
-    states = tuple(s for s, _ in passages(meta_policy.problem.graph, meta_policy.cover))
+    D_hat, again = _seen(meta_policy, simulators, seed.child("look"))
     act = meta_policy.condition(D_hat).act
-    return Rehearsal(D_hat, again, states, rollout(simulators, act, n_rollouts, seed.child("act")))
+    return Rehearsal(D_hat, again, passed_again(meta_policy), rollout(simulators, act, n_rollouts, seed.child("act")))
+
+
+def look(meta_policy: MetaPolicy, simulators: Guard, seed: Seed) -> Sight:
+    """What Deploy would see in M simulators, in the numbers that worlds are compared by; nothing is acted in.
+
+    Cost:
+        w n_real episodes per simulator. Memory does not grow with M, but for M numbers per state and passage.
+    """
+    problem, states = meta_policy.problem, passed_again(meta_policy)
+    densities = (problem.graph.num_states + len(states)) * problem.grid.num_points
+    readings = len(meta_policy.cover) * meta_policy.n_real * problem.spec.horizon * problem.spec.obs_dim
+    at_once = max(1, MOST_NUMBERS // (densities + readings))
+    parts = []
+    for start in range(0, len(simulators), at_once):
+        part = simulators.select(range(start, min(start + at_once, len(simulators))))
+        parts.append(Sight.of(*_seen(meta_policy, part, seed.child("look")), states, problem.grid))
+    return Sight.joined(parts)
+
+
+def make_reference(meta_policy: MetaPolicy, known: Guard, fresh: Guard, seed: Seed) -> Reference:
+    """What worlds are compared with.
+
+    Args:
+        meta_policy: whose deploy procedure is rehearsed.
+        known: simulators that show what is normal: any, for example those of training.
+        fresh: M simulators that are used for nothing else; ranks among them are exact (`likeness.Reference`).
+        seed: named stream.
+
+    Cost:
+        w n_real episodes per simulator.
+    """
+    population = Population.of(look(meta_policy, known, seed.child("known")).first)
+    sight = look(meta_policy, fresh, seed.child("fresh"))
+    return Reference(population, population.scores(sight, passed_again(meta_policy)))
+
+
+def passed_again(meta_policy: MetaPolicy) -> tuple[int, ...]:
+    """[v] the states that the cover passes once more than it must."""
+    return tuple(s for s, _ in passages(meta_policy.problem.graph, meta_policy.cover))
 
 
 def densities_after(meta_policy: MetaPolicy, simulators: Guard, n: int, seed: Seed) -> Tensor:
     """D_hat [M, xi, G] that Deploy would estimate in M simulators if it were given n readings of every state."""
     seen = collect(replace(meta_policy, n_real=n), _AsWorlds(simulators, seed.child("look", n)))
     return meta_policy.densities(seen.observations)
+
+
+def _seen(meta_policy: MetaPolicy, simulators: Guard, seed: Seed) -> tuple[Tensor, Tensor]:
+    """D_hat [M, xi, G] as Deploy estimates them, and densities [M, v, G] of the states that are passed again."""
+    seen = collect(meta_policy, _AsWorlds(simulators, seed))
+    D_hat = meta_policy.densities(seen.observations)
+    return D_hat, densities_again(meta_policy, seen, D_hat)
 
 
 class _AsWorlds:

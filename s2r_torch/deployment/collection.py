@@ -109,7 +109,11 @@ class Collector:
         Raises:
             ObservationError, SimulatorError: what the world shows cannot be used; what was seen before is kept.
         """
-        for actions, episodes in missing_episodes(self.recording, self.graph, self.cover, n):
+        return self.walk(missing_episodes(self.recording, self.graph, self.cover, n))
+
+    def walk(self, plan: Plan) -> Recording:
+        """Runs the episodes of a plan; returns all episodes. Raises as `until` does."""
+        for actions, episodes in plan:
             for size in self._batches(episodes):
                 self._run(actions, size)
         return self.recording

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from s2r_torch.density.grid import MAX_NODES
 from s2r_torch.density.kernels import KERNELS, MAX_ORDER
+from s2r_torch.deployment.factors import RANKS
+from s2r_torch.deployment.summaries import number_of_summaries
 from s2r_torch.errors import CheckpointError
 from s2r_torch.files.json_schema import (
     Choice,
@@ -65,6 +67,11 @@ CERTIFICATE = Record(
                 "realizable": Flag(),
             }
         ),
+        "used_mean": VALUE,
+        "used_lower": VALUE,
+        "refused": Integer(0, 10**12),
+        "refused_value": VALUE,
+        "refusals": Maybe(Record({"scores": COUNT, "rate": VALUE, "low": VALUE, "high": VALUE})),
     }
 )
 
@@ -129,10 +136,10 @@ AGREEMENTS: tuple[tuple[str, Callable[[dict, Tensors], bool]], ...] = (
     ("cover: different sequences of horizon - 1 known actions", lambda h, t: _covers_known(h)),
     ("a cover that visits every state", lambda h, t: _visited(h, t) == set(range(len(h["paths"])))),
     ("exact only for classes that are known in closed form", lambda h, t: not h["exact"] or not _trained(h)),
-    ("a reference with scale > 0 and scores >= 0", lambda h, t: _reference_fits(t)),
+    ("a reference with scale > 0, noise that is positive definite, and scores >= 0", lambda h, t: _reference_fits(t)),
     ("a certificate for this cover and n_real", lambda h, t: _promised(h, "sequences", "n_real") in (None, _plan(h))),
-    ("a certificate whose value_lower is at most value_mean", lambda h, t: _in_order(h["certificate"])),
-    ("a certificate of as many simulators as the reference", lambda h, t: _simulators(h, t) in (None, _scores(t))),
+    ("a certificate whose bounds are in order, of at most as many refusals as simulators", lambda h, t: _in_order(h)),
+    ("a certificate of refusals by this reference", lambda h, t: _refusals(h) in (None, _scores(t))),
 )
 
 PROMISES: tuple[tuple[str, Callable[[dict, Ensemble], bool]], ...] = (
@@ -188,8 +195,9 @@ def _sizes_fit(h: dict, t: Tensors) -> bool:
     expected = {"graph.next_state": (whole, [xi, _spec(h, "num_actions")]), "graph.layer": (whole, [xi])}
     expected |= {f"grid.axis{j}": (numbers, list(t[f"grid.axis{j}"].shape)) for j in range(_d(h))}
     if any(name.startswith("reference.") for name in t):
-        p, m = xi * (2 * _d(h) + 2), max(1, _scores(t) or 1)  # likeness.summaries
-        shapes = {"mean": [p], "scale": [p], "precision": [p, p], "unlike": [m], "disagree": [m]}
+        q, (r, m) = number_of_summaries(_d(h)), _free_sizes(t)
+        shapes = {"mean": [xi, q], "scale": [xi, q], "loadings": [xi, q, r], "noise": [xi, q, q]}
+        shapes["scores"] = [m, 4 if _meets_again(h, t) else 2]
         expected |= {f"reference.{name}": (numbers, shape) for name, shape in shapes.items()}
     groups = tuple(f"group{i}." for i in range(len(h["groups"])))
     found = {name: (value.dtype, list(value.shape)) for name, value in t.items() if not name.startswith(groups)}
@@ -254,15 +262,28 @@ def _trained(h: dict) -> bool:
 
 
 def _scores(t: Tensors) -> int | None:
-    scores = t.get("reference.unlike")
-    return None if scores is None else scores.numel()
+    scores = t.get("reference.scores")
+    return None if scores is None else len(scores)
+
+
+def _free_sizes(t: Tensors) -> tuple[int, int]:
+    """Numbers of factors and scores of a reference: its own to choose."""
+    loadings, scores = t.get("reference.loadings"), t.get("reference.scores")
+    rank = loadings.shape[-1] if loadings is not None and loadings.ndim else 0
+    return min(rank, max(RANKS)), max(1, _scores(t) or 1) if scores is None or scores.ndim else 1
+
+
+def _meets_again(h: dict, t: Tensors) -> bool:
+    """Whether two sequences of the cover pass the same state beyond what they share (coverage.passages)."""
+    return len(h["cover"]) * _spec(h, "horizon") > len(h["paths"])
 
 
 def _reference_fits(t: Tensors) -> bool:
     if _scores(t) is None:
         return True
-    scale, scores = t["reference.scale"], torch.cat([t["reference.unlike"], t["reference.disagree"]])
-    return bool((scale > 0).all()) and bool((scores >= 0).all())
+    noise = t["reference.noise"]
+    definite = torch.equal(noise, noise.mT) and bool((torch.linalg.eigvalsh(noise) > 0).all())
+    return definite and bool((t["reference.scale"] > 0).all()) and bool((t["reference.scores"] >= 0).all())
 
 
 def _promised(h: dict, *names: str) -> tuple | None:
@@ -273,12 +294,19 @@ def _plan(h: dict) -> tuple[int, int]:
     return len(h["cover"]), h["n_real"]
 
 
-def _in_order(certificate: dict | None) -> bool:
-    return certificate is None or certificate["value_lower"] <= certificate["value_mean"]
+def _in_order(h: dict) -> bool:
+    c = h["certificate"]
+    if c is None:
+        return True
+    rate = c["refusals"] or {"low": 0, "rate": 0, "high": 0}
+    bounds = c["value_lower"] <= c["value_mean"] and c["used_lower"] <= c["used_mean"]
+    return bounds and rate["low"] <= rate["rate"] <= rate["high"] and c["refused"] <= c["simulators"]
 
 
-def _simulators(h: dict, t: Tensors) -> int | None:
-    return None if h["certificate"] is None or _scores(t) is None else h["certificate"]["simulators"]
+def _refusals(h: dict) -> int | None:
+    """How many scores the certificate says that worlds are ranked among."""
+    refusals = h["certificate"] and h["certificate"]["refusals"]
+    return refusals and refusals["scores"]
 
 
 def _survivors(h: dict) -> tuple[int, bool] | None:

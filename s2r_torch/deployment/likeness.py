@@ -1,34 +1,47 @@
-r"""Is this world like the simulators? Two tests on a world's densities, ranked against fresh simulators.
+r"""Is this world like the simulators? Tests on a world's densities, ranked together against fresh simulators.
 
-    unlike     how far the world's densities lie from those of the training simulators: the Mahalanobis distance of
-               every state's mass, means, spreads and height, jointly over states, so that also what states have in
-               common (one offset, one heading) must fit
-    disagree   how much two passages through one state differ: the largest sup-norm distance of their densities,
-               relative to the higher one; large where the world's paths do not merge as the simulators' do
+    joint        all states together: the Mahalanobis distance of their summaries
+    state        one state alone: the largest Mahalanobis distance of a state's summaries from what all other states say
+                 of them; it sees a change of few states that `joint` drowns
+    passage      the same of a state that is reached in a second way: do paths merge as they do in the simulators?
+    shape        the largest relative sup distance between the densities of two passages through one state
 
-Both scores are ranked against M fresh simulators that went through the same deploy procedure (same cover, n_real and
-bandwidth). If the world is drawn like them, its rank is uniform, so p <= alpha happens with probability at most alpha,
-whatever the scores are: conformal ranks (Vovk et al., 2005). The smaller of two p-values counts twice (Bonferroni).
+What other states say of one comes from a factor model of the simulators' summaries (`Population`): given theta, states
+are estimated from independent readings, so that what they share are few factors, and the rest is noise of each alone.
+
+M fresh simulators that went through the same deploy procedure (same cover, n_real and bandwidth) have the same scores
+[M, K]. They are peeled off: the largest by the first test, the largest of the rest by the second, and so on, in turns.
+The world's p is r / (M + 1), r the first turn whose simulator it exceeds by that turn's test. If the world is drawn
+like the simulators, P(p <= r / (M + 1)) = r / (M + 1), whatever the scores are and however they depend on each other
+(statistically equivalent blocks: Tukey, 1947; for one test this is a conformal rank). For one file, whose M scores are
+what they are, the rate of p <= r / (M + 1) is Beta(r, M + 1 - r): `Reference.false_alarms`.
+
+Only what the cover passes is tested: its states, and those edges between them that it walks (`edges.py` walks others).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
+from scipy.special import betaincinv
 from torch import Tensor
 
 from s2r_torch.density.grid import DensityGrid
+from s2r_torch.deployment.factors import Factors, fit_factors
 from s2r_torch.deployment.recording.episodes import after
+from s2r_torch.deployment.summaries import named_summaries, summaries
 from s2r_torch.errors import SettingError
 from s2r_torch.problem import Problem
 
 CONSISTENT, DOUBTFUL, REFUSED, UNTESTED = "consistent", "doubtful", "refused", "untested"
+TESTS = ("joint", "state", "passage", "shape")  # columns of scores; without second passages only the first two
 DOUBT, REFUSE = 0.05, 0.01  # false alarms among worlds from the prior
-RIDGE = 0.03  # share of the identity in the correlation matrix
-LEAST_SPREAD = 0.1  # in node spacings, added to a state's spread: a stuck sensor has none
-LEAST_MASS = 0.05  # of a density on the grid, for means
+INTERVAL = 0.95  # of the rate of one file
+LEAST_SCALE = 1e-6  # of a summary over simulators
 NOTABLE = 3.0  # standard deviations from which one number is worth a word
 
 
@@ -37,10 +50,10 @@ class Likeness:
     """What the tests say of one world."""
 
     verdict: str  # consistent, doubtful, refused or untested
-    p: float  # 1 where untested
-    p_unlike: float
-    p_disagree: float
-    reasons: tuple[str, ...]  # what is most unusual, for people
+    p: float  # of all tests together; 1 where untested
+    p_unlike: float  # the smaller rank among `joint` and `state`, alone
+    p_disagree: float  # likewise of `passage` and `shape`; 1 without second passages
+    reasons: tuple[str, ...]  # what is most unusual, and what could not be said, for people
 
     def __str__(self) -> str:
         if self.verdict == UNTESTED:
@@ -55,42 +68,69 @@ def untested(reason: str) -> Likeness:
 
 
 @dataclass(frozen=True, eq=False)
+class Sight:
+    """What worlds showed along the cover, in numbers; leading sizes are those of the worlds."""
+
+    first: Tensor  # [..., xi, q] summaries of every state's density
+    again: Tensor  # [..., v, q] of states that were passed again
+    shape: Tensor  # [..., v] relative sup distances of their two densities
+
+    @staticmethod
+    def of(D: Tensor, again: Tensor, passages: Sequence[int], grid: DensityGrid) -> Sight:
+        """Of densities D [..., xi, G], and [..., v, G] of the states `passages` [v] that were passed again."""
+        return Sight(summaries(D, grid), summaries(again, grid), disagreement(D, again, passages))
+
+    @staticmethod
+    def joined(parts: Sequence[Sight]) -> Sight:
+        """Of all worlds in the parts, in order."""
+        return Sight(*(torch.cat([getattr(part, name) for part in parts]) for name in ("first", "again", "shape")))
+
+
+@dataclass(frozen=True, eq=False)
 class Population:
-    """Densities of many simulators, summarised.
+    """The summaries of many simulators, as a factor model.
 
     Args:
-        mean: `[p]` of the summaries.
-        scale: `[p]` their standard deviations, > 0.
-        precision: `[p, p]` inverse of their shrunk correlation matrix.
+        mean: `[xi, q]` of the summaries.
+        scale: `[xi, q]` their standard deviations, > 0.
+        factors: of the standardised summaries.
     """
 
     mean: Tensor
     scale: Tensor
-    precision: Tensor
+    factors: Factors
 
     @staticmethod
-    def of(D: Tensor, grid: DensityGrid) -> Population:
-        """The population of the simulators with densities D [B, xi, G].
+    def of(values: Tensor) -> Population:
+        """The population of simulators with summaries [B, xi, q].
 
         Raises:
             SettingError: fewer than two simulators.
         """
-        if len(D) < 2:
-            raise SettingError(expected="at least 2 simulators", got=str(len(D)), cause="one has no spread")
-        values = summaries(D, grid).flatten(1)
-        mean, scale = values.mean(0), values.std(0).clamp(min=1e-6)
-        z = (values - mean) / scale
-        correlation = (1 - RIDGE) * z.T @ z / (len(z) - 1) + RIDGE * torch.eye(z.shape[1], dtype=z.dtype)
-        return Population(mean, scale, torch.linalg.inv(correlation))
+        if len(values) < 2:
+            raise SettingError(expected="at least 2 simulators", got=str(len(values)), cause="one has no spread")
+        mean, scale = values.mean(0), values.std(0).clamp(min=LEAST_SCALE)
+        return Population(mean, scale, fit_factors((values - mean) / scale))
 
-    def standardised(self, D: Tensor, grid: DensityGrid) -> Tensor:
-        """Summaries of D [..., xi, G] in standard deviations from the mean: [..., p]."""
-        return (summaries(D, grid).flatten(-2) - self.mean) / self.scale
+    def scores(self, sight: Sight, passages: Sequence[int]) -> Tensor:
+        """[..., K] the tests' scores, each larger where a world is less like the simulators."""
+        z, away = self.away(sight.first)
+        columns = [self.factors.distance(z), self.factors.distances(away).amax(-1)]
+        if len(passages):
+            rows = list(passages)
+            second = self.second(sight, z, away, rows)
+            columns += [self.factors.distances(second, rows).amax(-1), sight.shape.amax(-1)]
+        return torch.stack(columns, -1)
 
-    def distance(self, D: Tensor, grid: DensityGrid) -> Tensor:
-        """Mahalanobis distances [...] of densities D [..., xi, G]."""
-        z = self.standardised(D, grid)
-        return ((z @ self.precision) * z).sum(-1).clamp(min=0).sqrt()
+    def away(self, first: Tensor) -> tuple[Tensor, Tensor]:
+        """Standardised summaries z [..., xi, q], and how far each state's are from what all others say of them."""
+        z = (first - self.mean) / self.scale
+        return z, self.factors.residuals(z)
+
+    def second(self, sight: Sight, z: Tensor, away: Tensor, rows: list[int]) -> Tensor:
+        """How far second passages [..., v, q] through states `rows` are from what all other states say of these."""
+        again = (sight.again - self.mean[rows]) / self.scale[rows]
+        return again - (z - away)[..., rows, :]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,19 +138,59 @@ class Reference:
     """What a world is compared with: stored in the policy file.
 
     Args:
-        population: of the training simulators.
-        unlike: `[M]` scores of fresh simulators after the same deploy procedure.
-        disagree: `[M]` likewise.
+        population: of simulators that gave no score.
+        scores: `[M, K]` of fresh simulators after the same deploy procedure.
     """
 
     population: Population
-    unlike: Tensor
-    disagree: Tensor
+    scores: Tensor
 
-    @staticmethod
-    def of(population: Population, D: Tensor, again: Tensor, passages: Sequence[int], grid: DensityGrid) -> Reference:
-        """The reference that M fresh simulators make: D [M, xi, G], again [M, v, G]."""
-        return Reference(population, population.distance(D, grid), disagreement(D, again, passages))
+    @cached_property
+    def peeled(self) -> tuple[Tensor, Tensor]:
+        """In which order simulators are peeled off: the test [M] of every turn, and the score [M] that was largest."""
+        return peel(self.scores)
+
+    @property
+    def can_doubt(self) -> bool:
+        """Whether any test alone can reach p <= 0.05."""
+        return self._turns(DOUBT) >= self.scores.shape[1]
+
+    @property
+    def can_refuse(self) -> bool:
+        """Whether any test alone can reach p <= 0.01."""
+        return self._turns(REFUSE) >= self.scores.shape[1]
+
+    @property
+    def weakness(self) -> str:
+        """Says so where no world can be refused; empty elsewhere."""
+        if self.can_refuse:
+            return ""
+        M, K = self.scores.shape
+        wanted = math.ceil(K / REFUSE) - 1
+        return f"no world can be refused with {M} scores of fresh simulators: {wanted} are needed for {K} tests"
+
+    def false_alarms(self, level: float) -> tuple[float, float, float]:
+        """The rate at which this file's tests give p <= level in worlds like the simulators, and a 95 % interval.
+
+        Over all files the rate averages to r / (M + 1); that of one, given its scores, is Beta(r, M + 1 - r).
+        """
+        r, M = self._turns(level), len(self.scores)
+        if r == 0:
+            return 0.0, 0.0, 0.0
+        low, high = (float(betaincinv(r, M + 1 - r, q)) for q in ((1 - INTERVAL) / 2, (1 + INTERVAL) / 2))
+        return r / (M + 1), low, high
+
+    def p_values(self, scores: Tensor) -> Tensor:
+        """p [...] of all tests together, for scores [..., K]."""
+        test, largest = self.peeled
+        exceeds = scores[..., test] >= largest
+        turn = torch.where(exceeds.any(-1), exceeds.int().argmax(-1) + 1, len(largest) + 1)
+        return turn.double() / (len(largest) + 1)
+
+    def refuses(self, sight: Sight, passages: Sequence[int]) -> Tensor:
+        """[...] bool: which worlds are refused."""
+        p = self.p_values(self.population.scores(sight, passages))
+        return (p <= REFUSE) & self.can_refuse
 
     def judge(self, D_real: Tensor, again: Tensor, passages: Sequence[int], problem: Problem) -> Likeness:
         """Ranks a world among the fresh simulators.
@@ -122,34 +202,75 @@ class Reference:
             problem: grid, state graph and coordinate names of the policy.
 
         Returns:
-            The verdict: `refused` for p <= 0.01, `doubtful` for p <= 0.05, else `consistent`; `untested` where M is too
-            small for a p of 0.05.
+            The verdict: `refused` for p <= 0.01, `doubtful` for p <= 0.05, else `consistent`. Where M is too small for
+            a p of 0.01, `doubtful` is the worst verdict, and says so; too small for one of 0.05: `untested`.
         """
-        tests = 2 if len(passages) else 1
-        if tests / (len(self.unlike) + 1) > DOUBT:
-            return untested(f"{len(self.unlike)} fresh simulators are too few to rank a world among")
-        p_unlike = rank(self.population.distance(D_real, problem.grid), self.unlike)
-        p_disagree = rank(disagreement(D_real, again, passages), self.disagree) if len(passages) else 1.0
-        p = min(1.0, tests * min(p_unlike, p_disagree))
-        verdict = REFUSED if p <= REFUSE else DOUBTFUL if p <= DOUBT else CONSISTENT
-        if p_disagree < p_unlike:
-            reason = "two passages through one state differ by more than sampling explains: paths merge otherwise here"
-        else:
-            reason = self._most_unusual(D_real, problem)
-        return Likeness(verdict, p, p_unlike, p_disagree, (reason,))
+        if not self.can_doubt:
+            return untested(f"{len(self.scores)} fresh simulators are too few to rank a world among")
+        sight = Sight.of(D_real, again, passages, problem.grid)
+        scores = self.population.scores(sight, passages)
+        p = float(self.p_values(scores))
+        alone = [rank(score, column) for score, column in zip(scores, self.scores.T, strict=True)]
+        p_unlike, p_disagree = min(alone[:2]), min(alone[2:], default=1.0)
+        verdict = REFUSED if p <= REFUSE and self.can_refuse else DOUBTFUL if p <= DOUBT else CONSISTENT
+        differs = p_disagree < p_unlike
+        reasons = [self._passage(sight, passages, problem) if differs else self._most_unusual(sight, problem)]
+        if verdict != CONSISTENT:
+            reasons.append(self._rate(REFUSE if verdict == REFUSED else DOUBT))
+        if p <= REFUSE and self.weakness:
+            reasons.append(self.weakness)
+        return Likeness(verdict, p, p_unlike, p_disagree, tuple(reasons))
 
-    def _most_unusual(self, D_real: Tensor, problem: Problem) -> str:
-        names, paths = problem.spec.obs_names, problem.graph.paths
-        words = ["mass on the grid", *(f"mean of {n}" for n in names), *(f"spread of {n}" for n in names), "height"]
-        z = self.population.standardised(D_real, problem.grid).reshape(len(paths), len(words))
-        s, j = divmod(int(z.abs().argmax()), len(words))
-        worst = float(z[s, j])
-        if abs(worst) < NOTABLE:
-            return "no single state is unusual: how states relate to each other is"
-        side = "above" if worst > 0 else "below"
+    def _turns(self, level: float) -> int:
+        """r: how many simulators are peeled off until p exceeds a level."""
+        return math.floor(level * (len(self.scores) + 1) + 1e-9)
+
+    def _rate(self, level: float) -> str:
+        rate, low, high = self.false_alarms(level)
+        what = "refused" if level == REFUSE else "doubted or refused"
+        return f"of worlds like the simulators {rate:.1%} are {what} ({low:.1%} to {high:.1%} for this file)"
+
+    def _most_unusual(self, sight: Sight, problem: Problem) -> str:
+        _, away = self.population.away(sight.first)
+        s = int(self.population.factors.distances(away).argmax())
+        deviation = self.population.factors.deviations(away)[s]
+        words = named_summaries(problem.spec.obs_names)
+        j = int(deviation[: len(words)].abs().argmax())
+        if abs(float(deviation[j])) < NOTABLE:
+            return "no single number is unusual: how they relate to each other is"
+        side = "above" if float(deviation[j]) > 0 else "below"
+        where = after(problem.graph.paths[s])
+        size = abs(float(deviation[j]))
         return (
-            f"most unusual: {words[j]} {after(paths[s])}, {abs(worst):.1f} standard deviations {side} the simulators'"
+            f"most unusual: {words[j]} {where}, {size:.1f} standard deviations {side} what the other states say of it"
         )
+
+    def _passage(self, sight: Sight, passages: Sequence[int], problem: Problem) -> str:
+        z, away = self.population.away(sight.first)
+        rows = list(passages)
+        second = self.population.second(sight, z, away, rows)
+        s = rows[int(self.population.factors.distances(second, rows).argmax())]
+        return (
+            "two passages through one state differ by more than sampling explains: paths merge otherwise here; most "
+            f"{after(problem.graph.paths[s])}"
+        )
+
+
+def peel(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Takes the rows of scores [M, K] off one by one: by column 0 the largest, by column 1 the largest of the rest, ..
+
+    Returns:
+        The column [M] of every turn, int64, and the largest score [M] in it at that turn.
+    """
+    M, K = scores.shape
+    falling = [iter(column) for column in scores.argsort(0, descending=True).T.tolist()]
+    gone, turns = set(), [turn % K for turn in range(M)]
+    rows = []
+    for k in turns:
+        rows.append(next(i for i in falling[k] if i not in gone))
+        gone.add(rows[-1])
+    test = torch.tensor(turns, dtype=torch.int64)
+    return test, scores[torch.tensor(rows, dtype=torch.int64), test]
 
 
 def rank(score: Tensor, scores: Tensor) -> float:
@@ -158,21 +279,7 @@ def rank(score: Tensor, scores: Tensor) -> float:
 
 
 def disagreement(D: Tensor, again: Tensor, passages: Sequence[int]) -> Tensor:
-    """Largest relative sup distance [...] between first and further passages: D [..., xi, G], again [..., v, G]."""
-    if not len(passages):
-        return D.new_zeros(D.shape[:-2])
+    """Relative sup distances [..., v] of first and further passages: D [..., xi, G], again [..., v, G]."""
     first = D[..., list(passages), :]
     height = torch.maximum(first.amax(-1), again.amax(-1)).clamp(min=1e-12)
-    return ((first - again).abs().amax(-1) / height).amax(-1)
-
-
-def summaries(D: Tensor, grid: DensityGrid) -> Tensor:
-    """Mass, means, log spreads and log height of densities D [..., G]: [..., 2 d + 2], float64."""
-    weighted, nodes = D.double() * grid.weights, grid.nodes.double()
-    mass = weighted.sum(-1, keepdim=True)
-    share = weighted / mass.clamp(min=LEAST_MASS)
-    mean = share @ nodes
-    variance = (share @ nodes.square() - mean.square()).clamp(min=0)
-    floor = LEAST_SPREAD * torch.tensor(grid.spacing, dtype=torch.float64)
-    height = D.double().amax(-1, keepdim=True).clamp(min=1e-12)
-    return torch.cat([mass, mean, (variance + floor.square()).log() / 2, height.log()], -1)
+    return (first - again).abs().amax(-1) / height

@@ -21,6 +21,7 @@ from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
 from s2r_torch.deployment.certificate import Certificate
+from s2r_torch.deployment.factors import Factors
 from s2r_torch.deployment.header import CAUSE, check_header, check_promises
 from s2r_torch.deployment.likeness import Population, Reference
 from s2r_torch.deployment.policy import MetaPolicy
@@ -115,8 +116,10 @@ def _tensors(policy: MetaPolicy) -> dict[str, Tensor]:
     for i, group in enumerate(policy.ensemble.groups):
         found |= {f"group{i}.{name}": value for name, value in group.tensors().items()}
     if policy.reference is not None:
-        population = {f"reference.{name}": value for name, value in vars(policy.reference.population).items()}
-        found |= population | {f"reference.{name}": getattr(policy.reference, name) for name in ("unlike", "disagree")}
+        population = policy.reference.population
+        found |= {"reference.mean": population.mean, "reference.scale": population.scale}
+        found |= {"reference.loadings": population.factors.loadings, "reference.noise": population.factors.noise}
+        found["reference.scores"] = policy.reference.scores
     return found
 
 
@@ -252,5 +255,5 @@ def _reference(tensors: dict[str, Tensor]) -> Reference | None:
     found = {name.removeprefix("reference."): value for name, value in tensors.items() if name.startswith("reference.")}
     if not found:
         return None
-    population = Population(found["mean"], found["scale"], found["precision"])
-    return Reference(population, found["unlike"], found["disagree"])
+    factors = Factors(found["loadings"], found["noise"])
+    return Reference(Population(found["mean"], found["scale"], factors), found["scores"])

@@ -10,9 +10,8 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from s2r_torch.coverage import passages
 from s2r_torch.deployment.deploy import Deployment
-from s2r_torch.deployment.likeness import CONSISTENT, REFUSE, UNTESTED
+from s2r_torch.deployment.likeness import CONSISTENT, UNTESTED
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.deployment.recording.episodes import spelt
 from s2r_torch.runs.deploying import Deployed, Site
@@ -81,19 +80,10 @@ def promises(site: Site, deployment: Deployment) -> Text:
 
 
 def _weakness(policy: MetaPolicy, deployment: Deployment) -> str:
-    """Says so where no world whatever could have been refused: too few rehearsals for so small a p."""
-    if policy.reference is None or deployment.likeness.verdict == UNTESTED:
+    """Says so where no world whatever could have been refused: too few scores for so small a p."""
+    if policy.reference is None or deployment.likeness.verdict == UNTESTED or not policy.reference.weakness:
         return ""
-    M = len(policy.reference.unlike)
-    tests = 2 if passages(policy.problem.graph, policy.cover) else 1
-    least = tests / (M + 1)
-    if least <= REFUSE:
-        return ""
-    needed = round(tests / REFUSE) - 1
-    return (
-        f"; with {M} rehearsals p cannot be below {least:.2g}, so that no world at all would be refused: certify with "
-        f"{needed} or more"
-    )
+    return f"; {policy.reference.weakness}"
 
 
 def _range(numbers: Tensor) -> str:

@@ -12,7 +12,8 @@ from s2r_torch.comparators.contract import COMPARATORS, Learner
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import KERNELS, make_kernel
-from s2r_torch.deployment.certificate import Certificate, Gap
+from s2r_torch.deployment.certificate import Certificate, Gap, Refusals
+from s2r_torch.deployment.factors import Factors
 from s2r_torch.deployment.likeness import Population, Reference
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Transitions
@@ -168,7 +169,7 @@ RECORDS = (
     Checked, Explored, Trained, Calibrated, Learned, Diagnosed, Certified, Deployed, Compared, Evaluated,
     NetEstimate, LipschitzEstimate, Exploration, Visit, StateGraph, MergeSettings, DensityEstimator, DensityGrid,
     Problem, ProblemSpec, Transitions, Calibration, Budget, Outcome, Choice, Round, Knowledge, Call, MetaPolicy,
-    Reference, Population, Certificate, Gap, Diagnosis, Finding, Worth, Looking,
+    Reference, Population, Factors, Certificate, Gap, Refusals, Diagnosis, Finding, Worth, Looking,
     Fitted, Cell,
 )  # fmt: skip
 MADE = {Ensemble: Made(_parts, _ensemble)} | {

@@ -18,11 +18,10 @@ from torch import Tensor
 
 from s2r_torch.assurance.certify import certify as certify_policy
 from s2r_torch.assurance.diagnostics import diagnose as diagnose_assumptions
-from s2r_torch.assurance.rehearsal import rehearse
+from s2r_torch.assurance.rehearsal import make_reference, rehearse
 from s2r_torch.base import PredictorGroup
 from s2r_torch.comparators.contract import COMPARATORS, Known, Worlds
 from s2r_torch.coverage import path_cover
-from s2r_torch.deployment.likeness import Population, Reference
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Ledger, try_actions
 from s2r_torch.errors import SettingError
@@ -231,17 +230,19 @@ def diagnose(context: Context, explored: Explored, learned: Learned) -> Diagnose
 
 def certify(context: Context, explored: Explored, learned: Learned) -> Certified:
     """Rehearses the deploy procedure on fresh simulators: promises, and scores that worlds are compared with."""
-    settings, meta_policy, grid = context.settings.certificate, learned.meta_policy, explored.estimator.grid
+    settings, meta_policy = context.settings.certificate, learned.meta_policy
     if not settings.simulators:
         return Certified(meta_policy, None)
     context.progress.stage("certify", None)
     simulators, seed = context.draws.simulators("certify", settings.simulators), context.seed.child("certify")
+    known = context.draws.simulators("train", context.settings.predictors.num_simulators).for_purpose("look")
+    fresh = context.draws.simulators("look", settings.scores)
+    reference = make_reference(meta_policy, known, fresh, seed.child("reference"))
+    meta_policy = replace(meta_policy, reference=reference)
     rehearsal = rehearse(meta_policy, simulators, settings.n_rollouts, seed.child("rehearse"))
     certificate = certify_policy(meta_policy, simulators, rehearsal, settings, seed)
-    population = Population.of(explored.exploration.D_hat, grid)
-    reference = Reference.of(population, rehearsal.D_hat, rehearsal.again, rehearsal.passages, grid)
     context.progress.say(f"value >= {certificate.value_lower:.3f}, confidence {1 - settings.delta:.0%}")
-    return Certified(replace(meta_policy, reference=reference), certificate)
+    return Certified(meta_policy, certificate)
 
 
 def deploy_worlds(context: Context, certified: Certified) -> Deployed:

@@ -173,8 +173,8 @@ def test_the_order_statistic_is_the_largest_allowed(M, share, delta):
     returns = levels[torch.randperm(M, generator=torch.Generator().manual_seed(1))][:, None].expand(M, 400)
     each = confidence.lower(returns, settings.delta_world).sort().values
     r = int((each <= share_bound(returns, settings) + 1e-12).sum())
-    q = share + settings.delta_world
-    assert stats.binom.sf(r - 1, M, 1 - q) >= 1 - delta > stats.binom.sf(r, M, 1 - q)
+    q = (1 - share) * (1 - settings.delta_world)
+    assert stats.binom.sf(r - 1, M, q) >= 1 - delta > stats.binom.sf(r, M, q)
 
 
 def test_too_few_simulators_promise_nothing_on_most_worlds():
@@ -192,7 +192,60 @@ def test_the_page_says_what_is_promised_and_what_is_not():
     trained = certificate_by_hand(realizable=False).page()
     assert "HEURISTIC" in trained and "never holds an exact predictor" in trained
     assert "measured (0.01)" in certificate_by_hand(density_error_kind="measured").page()
-    assert all(len(line) <= 120 for line in trained.splitlines()) and len(trained.splitlines()) < 40
+    contradicted = certificate_by_hand(paired=-0.163).page()
+    assert "came out as -0.163, which is" in contradicted and "No policy earns more" not in contradicted
+    for text in (page, trained, contradicted):
+        assert all(len(line) <= 120 for line in text.splitlines()) and len(text.splitlines()) < 40
+
+
+def test_the_page_says_how_sure_each_line_is_and_what_refusals_cost():
+    page = certificate_by_hand().page()
+    for words in ("confidence 95% by itself; all 4 together with at least 80%", "1. As used, it earns at least 0.640"):
+        assert words in page
+    assert "refused counts as 0.000" in page and "2 of 200 were refused" in page and "0.6% to 1.5% by this one" in page
+    never = replace(certificate_by_hand(), refusals=None).page()
+    assert "worlds are never refused" in never and "0.640" not in never
+
+
+def test_exact_values_and_refusals_enter_the_promises():
+    """Returns are noisy 0s and 1s; exact values sharpen both promises. A fifth of the worlds is refused."""
+    M, k = 200, 50
+    exact_values = torch.linspace(0.5, 0.9, M, dtype=torch.float64)
+    g = torch.Generator().manual_seed(0)
+    returns = (torch.rand(M, k, dtype=torch.float64, generator=g) < exact_values[:, None]).double()
+    settings = CertificateSettings(n_rollouts=k)
+    noisy, sharp = share_bound(returns, settings), share_bound(returns, settings, exact_values)
+    assert noisy < sharp - 0.03 and 0.5 < sharp <= 0.54  # the 10 % quantile is 0.54
+
+
+class Refusing:
+    """A reference that refuses the first simulators of any."""
+
+    can_refuse, scores = True, torch.zeros(2000, 2)
+
+    def __init__(self, count):
+        self.count = count
+
+    def refuses(self, sight, passages):
+        return torch.arange(len(sight.first)) < self.count
+
+    def false_alarms(self, level):
+        return 0.01, 0.006, 0.015
+
+
+def test_refused_worlds_count_as_what_is_done_there_instead():
+    theta, simulators, rehearsal = rehearsed(60, Seed.root(3))
+    policy = replace(wrong_policy(), reference=Refusing(12))
+    values = torch.full((60,), 0.5, dtype=torch.float64)
+    run = (policy, simulators, rehearsal, SETTINGS, Seed.root(4))
+    zero = certify(*run, exact_values=values)
+    assert (zero.value_mean, zero.used_mean, zero.refused) == (0.5, 0.4, 12)
+    assert 0 < zero.used_lower < zero.value_lower <= 0.5 and zero.share_value == 0.5
+    fallback = certify(*run, exact_values=values, refused_values=torch.full((60,), 0.25).double())
+    assert fallback.used_mean == pytest.approx(0.45) and fallback.refused_value == 0.25
+    assert certify(*run).refusals.scores == 2000
+    nobody = certify(wrong_policy(), *run[1:])
+    assert nobody.refusals is None and nobody.used_lower == nobody.value_lower and nobody.refused == 0
 
 
 def test_json_round_trip():
@@ -207,7 +260,8 @@ def test_json_round_trip():
         {"n_rollouts": 0},
         {"delta": 0.0},
         {"share": 1.0},
-        {"delta_world": 0.2},
+        {"delta_world": 1.0},
+        {"scores": 0},
         {"bound": "hope"},
         {"density_error": -1.0},
     ],

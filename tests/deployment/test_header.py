@@ -78,7 +78,14 @@ ILLEGAL = {
     + [(("family", "parameters"), v) for v in ([], {"a": 10**30}, {"a": [[[[[[[[[1]]]]]]]]]}, {"a": "b" * 20_000})],
     "the certificate": [(("certificate",), v) for v in (True, {}, [], "none")]
     + [(("certificate", name), v) for name in ("delta", "value_mean", "share") for v in (-0.1, 1.1, None, "0.5", True)]
-    + [(("certificate", name), v) for name in ("n_real", "sequences", "simulators") for v in (0, 99, 10**30, 3.0)]
+    + [(("certificate", name), v) for name in ("n_real", "sequences") for v in (0, 99, 10**30, 3.0)]
+    + [(("certificate", "simulators"), v) for v in (0, 1, 10**30, 3.0)]  # 1: two of them were refused
+    + [
+        (("certificate", "refusals", name), v)
+        for name, v in (("scores", 99), ("rate", 0.02), ("low", 0.1), ("high", 2))
+    ]
+    + [(("certificate", "refusals"), v) for v in ({}, True, 0.01)]
+    + [(("certificate", name), v) for name, v in (("used_lower", 0.7), ("refused", 201), ("refused", -1))]
     + [(("certificate", "value_lower"), 0.71), (("certificate", "bound"), ["betting"]), (("certificate", "more"), 1)],
     "the gap": [
         ((*GAP, name), v) for name in ("paired", "upper_minus_lower", "density_error") for v in (-2, 1e300, "1")
@@ -152,14 +159,17 @@ def test_tensors_that_contradict_the_header(forged, made):
         {"group0.spread": tensors["group0.spread"] * 0},
         {"group0.centre": tensors["group0.centre"].double()},
         {"reference.scale": tensors["reference.scale"] * 0},
-        {"reference.unlike": -tensors["reference.unlike"]},
-        {"reference.unlike": tensors["reference.unlike"][:0], "reference.disagree": tensors["reference.disagree"][:0]},
-        {
-            "reference.unlike": tensors["reference.unlike"][:10],
-            "reference.disagree": tensors["reference.disagree"][:10],
-        },
+        {"reference.scores": -tensors["reference.scores"]},
+        {"reference.scores": tensors["reference.scores"][:0]},
+        {"reference.scores": tensors["reference.scores"][:10]},
+        {"reference.scores": tensors["reference.scores"][:, :2].contiguous()},
+        {"reference.scores": tensors["reference.scores"].sum()},
         {"reference.mean": tensors["reference.mean"][:-1]},
-        {"reference.precision": tensors["reference.precision"][:, :-1].contiguous()},
+        {"reference.loadings": tensors["reference.loadings"][:, :-1].contiguous()},
+        {"reference.loadings": tensors["reference.loadings"].sum()},
+        {"reference.loadings": tensors["reference.loadings"].repeat(1, 1, 20)},
+        {"reference.noise": -tensors["reference.noise"]},
+        {"reference.noise": tensors["reference.noise"] + torch.tensor([0.0, 1.0] + [0.0] * 10, dtype=torch.float64)},
     ]
     for changed in wrong:
         with pytest.raises(S2RError):

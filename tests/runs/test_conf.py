@@ -181,7 +181,7 @@ def test_families_networks_and_experiments_of_a_working_folder(tmp_path, monkeyp
         ("evaluation.readings=[5,4]", "in ascending order"),
         ("evaluation.readings=2", "evaluation.readings: a whole number >= 3; got 2"),
         ("diagnostics.simulators=1", "diagnostics.simulators: a whole number that is 0 or >= 2"),
-        ("certificate.delta_world=0.2", "in certificate, delta_world < 1 - share"),
+        ("certificate.delta_world=1.2", "certificate.delta_world"),
         ("on_empty=ignore", "on_empty: one of error, best"),
         ("seed=7.9", "seed: a whole number; got 7.9"),
         ("seed=null", "seed: a whole number; got null"),

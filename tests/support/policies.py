@@ -5,20 +5,15 @@ from dataclasses import replace
 
 import torch
 
-from s2r_torch.assurance.rehearsal import rehearse
+from s2r_torch.assurance.rehearsal import make_reference
 from s2r_torch.coverage import path_cover
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
-from s2r_torch.deployment.certificate import Certificate, Gap
-from s2r_torch.deployment.likeness import (
-    Population,
-    Reference,
-)
+from s2r_torch.deployment.certificate import Certificate, Gap, Refusals
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.families import make_family
-from s2r_torch.learning.estimator import estimate_densities
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.registry import net_class
 from s2r_torch.problem import Problem
@@ -41,7 +36,7 @@ def policy_of(nets=("lookup",), family_name="grid", nodes=12) -> MetaPolicy:
 
 @functools.cache
 def judged_policy():
-    """An untrained policy whose reference is made as in a run, from 200 simulators and 200 rehearsals."""
+    """An untrained policy whose reference is made as in a run, from 200 simulators and 500 fresh ones."""
     family = make_family("grid")
     policy = policy_of(nodes=24)
     grid = policy.problem.grid
@@ -49,16 +44,16 @@ def judged_policy():
     policy = replace(policy, estimator=estimator, n_real=100)
     seed = Seed.root(0)
 
-    def simulators(purpose):
-        theta = family.prior(200, seed.child(purpose).generator())
-        return Guard(family.simulators(theta, range(200)), Ledger(), purpose)
+    def simulators(purpose, count):
+        theta = family.prior(count, seed.child(purpose).generator())
+        return Guard(family.simulators(theta, range(count)), Ledger(), purpose)
 
-    D_hat = estimate_densities(simulators("train"), family.graph, estimator, 100, seed.child("density"))
-    rehearsal = rehearse(policy, simulators("certify"), 1, seed.child("rehearse"))
-    reference = Reference.of(Population.of(D_hat, grid), rehearsal.D_hat, rehearsal.again, rehearsal.passages, grid)
-    return replace(policy, reference=reference)
+    return replace(
+        policy, reference=make_reference(policy, simulators("train", 200), simulators("look", 500), seed.child("look"))
+    )
 
 
 def certificate_by_hand(**gap) -> Certificate:
-    gap = Gap(0.2, 0.1, 0.3, 0.01, "given", 3, True), gap
-    return Certificate(200, 50, 100, 3, 0.05, "betting", 0.7, 0.65, 0.9, 0.4, replace(gap[0], **gap[1]))
+    gap = replace(Gap(0.2, 0.1, 0.3, 0.01, "given", 3, True), **gap)
+    used = (0.69, 0.64, 2, 0.0, Refusals(500, 0.01, 0.006, 0.015))
+    return Certificate(200, 50, 100, 3, 0.05, "betting", 0.7, 0.65, 0.9, 0.4, gap, *used)

@@ -32,6 +32,7 @@ SMALL = (
     "budget.n_probes=4",
     "diagnostics.simulators=0",
     "certificate.simulators=8",
+    "certificate.scores=20",
     "certificate.n_rollouts=4",
     "certificate.n_accurate=50",
     "evaluation.num_worlds=2",

@@ -1,0 +1,141 @@
+r"""Do the edges that the policy will take lead where they led in the simulators?
+
+A cover passes every state, but not every edge: where several paths meet in a state, all but one may stay unwalked, and
+a world that differs there alone looks like the simulators (`likeness.py`). Once a world's densities are known, so is
+which actions the policy takes at the readings that each state shows. What it can reach by these are the edges that
+matter; those that no episode has walked yet are walked by the fewest extra sequences (`coverage.edge_cover`), and the
+readings behind each edge are compared with those that its state showed along the cover.
+
+The comparison is Hotelling's T^2 on readings and their products: the means of (x_i, x_i x_j) of two samples in units of
+their pooled covariance, with the F law of normal samples (approximate for others; bounded readings come close at 20 or
+more). p counts every edge (Bonferroni).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from scipy.special import fdtrc
+from torch import Tensor
+
+from s2r_torch.base import Path, StateGraph
+from s2r_torch.coverage import Edge, edge_cover, walked_edges
+from s2r_torch.deployment.collection import Collection, Collector
+from s2r_torch.deployment.likeness import CONSISTENT, DOUBT, DOUBTFUL, REFUSE, REFUSED, UNTESTED
+from s2r_torch.deployment.policy import MetaPolicy, Policy
+from s2r_torch.deployment.recording.episodes import Recording, after
+from s2r_torch.errors import SettingError
+
+LEAST_READINGS = 20  # behind an edge, for a comparison
+LEAST_VARIANCE = 1e-9  # of standardised readings: a sensor may be stuck
+
+
+@dataclass(frozen=True)
+class EdgeCheck:
+    """What the walked edges showed."""
+
+    verdict: str  # consistent, doubtful or refused; untested where no edge was left to walk
+    p: float  # of all edges together; 1 where untested
+    edges: int  # that were compared
+    reason: str  # which edge is most unusual, for people
+
+    def __str__(self) -> str:
+        if self.verdict == UNTESTED:
+            return self.reason
+        return f"{self.verdict} (p = {self.p:.3g}, {self.edges} edges that the cover leaves out); {self.reason}"
+
+
+def taken_edges(policy: Policy, observations: Sequence[Tensor]) -> tuple[Edge, ...]:
+    """The edges that a policy takes from the start on, at the readings [n, d] that every state [xi] has shown.
+
+    An action that it takes at none of n readings has a probability of at most 3 / n, with confidence 95 %.
+    """
+    graph, found, reached = policy.problem.graph, set(), {0}
+    for step in range(graph.horizon - 1):
+        for s in graph.states_of(step):
+            if s in reached:
+                actions = policy.act(step, observations[s]).unique().tolist()
+                found |= {(s, a) for a in actions}
+                reached |= set(graph.next_state[s, actions].tolist())
+    return tuple(sorted(found))
+
+
+def missing_sequences(meta_policy: MetaPolicy, edges: Iterable[Edge], recording: Recording, n: int) -> tuple[Path, ...]:
+    """The fewest action sequences along all these edges that the cover leaves out and n episodes have not walked yet.
+
+    Each is to be run n times: the check costs n episodes a sequence.
+
+    Raises:
+        SettingError: fewer than 20 episodes, which an edge cannot be judged by.
+    """
+    if n < LEAST_READINGS:
+        raise SettingError(
+            expected=f"at least {LEAST_READINGS} episodes per sequence", got=str(n), cause="too few to compare two laws"
+        )
+    graph = meta_policy.problem.graph
+    left = [edge for edge in _left_out(meta_policy, edges) if len(_behind(recording, graph, edge)) < n]
+    return edge_cover(graph, left)
+
+
+def walk_edges(collector: Collector, sequences: Sequence[Path], n: int) -> Recording:
+    """Runs n episodes along every sequence; returns all episodes of the collector. Raises as `Collector.until`."""
+    return collector.walk(tuple((path, n) for path in sequences))
+
+
+def check_edges(meta_policy: MetaPolicy, edges: Iterable[Edge], seen: Collection, recording: Recording) -> EdgeCheck:
+    """Compares the readings behind edges that the cover leaves out with those of the states that they should lead to.
+
+    Args:
+        meta_policy: cover and state graph.
+        edges: those that matter, for example `taken_edges`.
+        seen: the readings along the cover.
+        recording: all episodes of this world; those that walk none of these edges are of no account.
+
+    Returns:
+        The verdict: `refused` for p <= 0.01, `doubtful` for p <= 0.05, else `consistent`; it holds beside that of
+        `likeness`, and its false alarms come on top. `untested` where no edge left out has 20 readings.
+    """
+    graph, found = meta_policy.problem.graph, {}
+    for edge in _left_out(meta_policy, edges):
+        behind = _behind(recording, graph, edge)
+        if len(behind) >= LEAST_READINGS:
+            found[edge] = same_law(behind, seen.observations[int(graph.next_state[edge])])
+    if not found:
+        return EdgeCheck(UNTESTED, 1.0, 0, "the cover walks every edge that the policy takes here, or none was walked")
+    p = min(1.0, len(found) * min(found.values()))
+    verdict = REFUSED if p <= REFUSE else DOUBTFUL if p <= DOUBT else CONSISTENT
+    unusual = [edge for edge in found if len(found) * found[edge] <= max(p, DOUBT)]  # what follows an edge is, too
+    state, action = min(unusual or found, key=lambda edge: (int(graph.layer[edge[0]]), found[edge]))
+    return EdgeCheck(verdict, p, len(found), f"most unusual: what action {action} {after(graph.paths[state])} leads to")
+
+
+def same_law(x: Tensor, y: Tensor) -> float:
+    """p of Hotelling's T^2 between samples x [n, d] and y [m, d], on coordinates and their products.
+
+    Products are left out where there are too few readings for their covariances.
+    """
+    n, m, d = len(x), len(y), x.shape[-1]
+    both = torch.cat([x, y]).double()
+    z = (both - both.mean(0)) / both.std(0).clamp(min=1e-12)
+    i, j = torch.triu_indices(d, d)
+    if 4 * (d + len(i)) <= n + m:
+        z = torch.cat([z, z[:, i] * z[:, j]], 1)
+    q, degrees = z.shape[1], n + m - 2
+    one, other = z[:n], z[n:]
+    spread = sum((part - part.mean(0)).T @ (part - part.mean(0)) for part in (one, other)) / degrees
+    gap = one.mean(0) - other.mean(0)
+    T2 = n * m / (n + m) * gap @ torch.linalg.solve(spread + LEAST_VARIANCE * torch.eye(q, dtype=z.dtype), gap)
+    return float(fdtrc(q, degrees - q + 1, float(T2) * (degrees - q + 1) / (degrees * q)))
+
+
+def _left_out(meta_policy: MetaPolicy, edges: Iterable[Edge]) -> list[Edge]:
+    return sorted(set(edges) - walked_edges(meta_policy.problem.graph, meta_policy.cover))
+
+
+def _behind(recording: Recording, graph: StateGraph, edge: Edge) -> Tensor:
+    """The readings [n, d] right after an edge was walked."""
+    (state, action), step = edge, int(graph.layer[edge[0]])
+    at = (recording.states(graph)[:, step] == state) & (recording.length > step + 1)
+    return recording.x[at & (recording.actions[:, step] == action), step + 1]
