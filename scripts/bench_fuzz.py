@@ -215,7 +215,7 @@ FREE: tuple[tuple[str, Callable[[object, dict], bool]], ...] = (
     (r"certificate\.gap\.density_error", lambda value, h: number(value, h) and value >= 0),
     (r"certificate\.gap\.density_error_kind", lambda value, h: value in ("given", "measured")),
 )
-BOUND_TENSORS = r"graph\..*|group\d+\.(x_centre|x_half|ranks|functionals)"
+BOUND_TENSORS = r"graph\..*|group\d+\.(ranks|functionals)"
 
 
 def illegal(original: Original, made: Forged) -> list[str]:

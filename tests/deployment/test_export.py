@@ -5,6 +5,7 @@ import importlib.util
 import pytest
 import torch
 from support.policies import policy_of
+from torch.export.passes import move_to_device_pass
 
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
@@ -68,6 +69,34 @@ def test_exported_and_loaded(exported):
     assert loaded(torch.tensor(0), bad)[0].tolist()[:2] == [-1, -1]
     for step in (-1, 5):
         assert loaded(torch.tensor(step), readings(4))[0].tolist() == [-1] * 4
+
+
+def test_readings_of_another_type_or_number(exported):
+    """The same actions as the policy's, or an error, and never other actions."""
+    policy, path = exported
+    program = torch.export.load(path).module()
+    x = readings(12)
+    for n in (0, 1, 2, 4097):
+        many = readings(n)
+        for step in (torch.tensor(2), torch.tensor(2, dtype=torch.int32), torch.tensor([2])):
+            assert torch.equal(program(step, many)[0], policy.act(2, many))
+    for other in (torch.float64, torch.float16, torch.bfloat16, torch.int64):
+        with pytest.raises(RuntimeError, match="dtype mismatch"):
+            program(torch.tensor(0), x.to(other))
+    for columns in (x[:, :1], torch.cat([x, x], 1), x[0]):
+        with pytest.raises((RuntimeError, AssertionError, IndexError)):
+            program(torch.tensor(0), columns)
+    assert program(torch.tensor(0), torch.tensor([[0.5, 1e38]]))[0].tolist() == policy.act(0, [[0.5, 1e38]]).tolist()
+    assert program(torch.tensor(0), torch.tensor([[0.5, 1e39]]))[0].tolist() == [-1]  # infinite in float32
+
+
+def test_all_that_a_program_holds_moves_to_another_device(exported):
+    moved = move_to_device_pass(torch.export.load(exported[1]), "meta")
+    made = [str(node.kwargs["device"]) for node in moved.graph.nodes if node.kwargs.get("device") is not None]
+    held = [value.device.type for value in [*moved.constants.values(), *moved.state_dict.values()]]
+    assert set(made) | set(held) == {"meta"}
+    actions, q = moved.module()(torch.tensor(0, device="meta"), readings(5).to("meta"))
+    assert (actions.shape, q.shape, q.device.type) == ((5,), (5, 2), "meta")
 
 
 def test_a_known_class_is_exported_too():

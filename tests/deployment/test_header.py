@@ -153,7 +153,7 @@ def test_tensors_that_contradict_the_header(forged, made):
         {"group0.more": tensors["grid.axis0"]},
         {"group0.ranks": tensors["group0.ranks"] + 600},
         {"group0.ranks": tensors["group0.ranks"].flip(0)},
-        {"group0.x_half": tensors["group0.x_half"] * 2},
+        {"group0.functionals": tensors["group0.functionals"] * 2},
         {"group0.functionals": -tensors["group0.functionals"]},
         {"group0.height": -tensors["group0.height"]},
         {"group0.spread": tensors["group0.spread"] * 0},

@@ -1,6 +1,5 @@
 """Users' networks: five lines in a module of their own, with a certificate by construction or marked as having none."""
 
-import importlib.util
 import re
 import sys
 import textwrap
@@ -28,6 +27,7 @@ from s2r_torch.predictors.nets.free import FreeNet
 from s2r_torch.predictors.registry import net_class, register, variants
 from s2r_torch.predictors.training.fit import TrainingData, TrainingSettings, fit
 from s2r_torch.registry import import_plugins
+from s2r_torch.reports.deployment import report
 from s2r_torch.rng import Seed
 
 ROOT = Path(__file__).parents[2]
@@ -133,14 +133,11 @@ def test_any_module_is_accepted_and_marked(tmp_path):
 
 @pytest.mark.parametrize("certified", [True, False])
 def test_deploying_says_so_too(certified):
-    path = ROOT / "scripts" / "deploy.py"
-    specification = importlib.util.spec_from_file_location("deploy_script", path)
-    script = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(script)
     policy = policy_of(make_net("lookup" if certified else free(), problem("line"), members=1))
-    done = SimpleNamespace(episodes=3, used=torch.tensor([10, 10]), likeness="untested", looks=(), notices=())
+    deployment = SimpleNamespace(episodes=3, used=torch.tensor([10, 10]), likeness="untested", looks=(), notices=())
+    deployed = SimpleNamespace(deployment=deployment, title="a world", worth=None)
     console = Console(file=StringIO(), width=120)
-    console.print(script.report(policy, done, "a world"))
+    console.print(report(policy, deployed))
     assert ("NOT certified" in console.file.getvalue()) is not certified
 
 

@@ -76,8 +76,8 @@ class Net(nn.Module):
         self.head = told.head or self.default_head
         grid, spec = problem.grid, problem.spec
         low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (spec.low, spec.high))
-        self.register_buffer("x_centre", (low + high) / 2)
-        self.register_buffer("x_half", (high - low) / 2)
+        self.register_buffer("x_centre", (low + high) / 2, persistent=False)  # the spec says them
+        self.register_buffer("x_half", (high - low) / 2, persistent=False)
         self.register_buffer("height", torch.ones((), dtype=torch.float32))
         self.setup()
         with torch.no_grad():
@@ -98,7 +98,7 @@ class Net(nn.Module):
     bound_factor = 2.0  # C_L over the pairwise estimate, for lipschitz_bound=auto (lipschitz_estimate.py)
     default_bound, default_head, default_depth = 10.0, "mlp", 2
     options: dict = {}  # further settings, JSON values, with their defaults
-    fixed: tuple[str, ...] = ("x_centre", "x_half")  # buffers that follow from the problem; a file cannot change them
+    fixed: tuple[str, ...] = ()  # buffers that follow from the problem; a file cannot change them
 
     def setup(self) -> None:
         """Registers constant buffers; called before `summary` is first used."""
