@@ -200,7 +200,7 @@ def our_errors() -> Iterator[None]:
 def as_setting_error(error: Exception) -> SettingError:
     """What Hydra refused, in our words."""
     beyond = r"Config search path|See https?:|To append to your config|full_key|Set the environment"
-    text = " ".join(re.split(beyond, str(error))[0].split())
+    text = " ".join(re.split(beyond, str(error) or str(error.__cause__))[0].split())
     cause = "a typo on the command line or in a configuration"
     key = re.match(r"Could not override '([^']+)'", text)
     if key and key[1].startswith("net."):

@@ -12,11 +12,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning th
 
 def _end(number: int, frame: object) -> None:
     os.write(2, b"interrupted\n")
-    os._exit(128 + number)
+    os._exit(130 if number == signal.SIGINT else 143)
 
 
 def end_on_signals() -> None:
     """A signal that the process was started to ignore stays ignored."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _end)

@@ -14,7 +14,6 @@ from rich.table import Table
 from s2r_torch.deployment.certificate import Certificate
 from s2r_torch.files.whole import replacing
 from s2r_torch.progress import Row
-from s2r_torch.reports.endings import clear_ending  # noqa: F401  scripts know it from here
 from s2r_torch.reports.summary import Summary, label_of
 
 HIDDEN = ("real", "evaluate")  # purposes that are told elsewhere, or belong to nobody's method

@@ -108,7 +108,7 @@ def _signals_raise() -> Iterator[None]:
 
 
 def _raise(number: int, frame: object) -> None:
-    raise SIGNALS[number]
+    raise SIGNALS[signal.Signals(number)]
 
 
 def _ignore_signals() -> None:

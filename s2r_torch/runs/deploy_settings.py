@@ -152,6 +152,6 @@ def deploy_settings(values: Mapping[str, Any]) -> DeploySettings:
         raise SettingError(
             expected=f"world.kind: one of {', '.join(WORLDS)}",
             got=printable(repr(kind)),
-            cause="a file of conf/world that is not for deployments",
+            cause="a file of world/ that is not for deployments",
         )
     return build(DeploySettings, {**values, "world": build(WORLDS[kind], world, "world")})

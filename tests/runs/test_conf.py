@@ -1,5 +1,6 @@
 """Defaults live once, configurations hold what differs from them, and wrong ones say what is wrong before any work."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from s2r_torch.errors import SettingError
 from s2r_torch.families import FAMILIES
 from s2r_torch.learning.rules import RULES
 from s2r_torch.learning.sim2real import METHODS
+from s2r_torch.planner.settings import PlanSettings
 from s2r_torch.predictors.nets.settings import NetSettings
 from s2r_torch.predictors.registry import NETS
+from s2r_torch.runs.deploy_settings import WORLDS, DeploySettings
 from s2r_torch.runs.settings import ComparisonSettings, RunSettings, configured, settings_from
 from s2r_torch.schema import build, defaults, explained, kinds_of
 
@@ -67,7 +70,14 @@ def test_every_setting_is_explained():
             if hasattr(kind, "__dataclass_fields__"):
                 yield from records(kind)
 
-    for record in [*records(RunSettings), NetSettings, ComparisonSettings]:
+    for record in [
+        *records(RunSettings),
+        NetSettings,
+        ComparisonSettings,
+        PlanSettings,
+        *records(DeploySettings),
+        *WORLDS.values(),
+    ]:
         assert all(explained(record).values()), record
     text = help_on_runs("What it does.")
     assert "budget.n_dist=100: a whole number >= 1\n    readings per state and simulator for a density." in text
@@ -128,7 +138,9 @@ def test_families_networks_and_experiments_of_a_working_folder(tmp_path, monkeyp
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(__import__("sys").modules, "my_walk", raising=False)
+    monkeypatch.delitem(sys.modules, "my_walk", raising=False)
+    for registry in (FAMILIES, NETS):  # what is registered here is forgotten afterwards
+        monkeypatch.setattr(registry, "_known", dict(registry._known))
     settings, family = configured(
         plain_config(composed("+experiment=mine", "env.width=5", "net=peaks", "net.peaks.height=1"))
     )

@@ -80,6 +80,19 @@ def test_what_is_wrong_is_one_line(run, tmp_path, arguments, line):
     assert not (tmp_path.parent / "up").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "line"),
+    [
+        ("deploy", ["chekpoint=a.safetensors"], "Could not override 'chekpoint'.; likely cause: a typo for checkpoint"),
+        ("plan", ["horizn=3"], "likely cause: a typo for horizon"),
+        ("compare", ["compare=nest"], "Could not find 'compare/nest'"),
+    ],
+)
+def test_every_script_says_what_it_does_not_know(run, name, arguments, line):
+    code, text = run(*arguments, name=name)
+    assert code == 2 and line in text and text.count("\n") == 1
+
+
 def test_a_sweep_goes_on_and_lists_what_failed(run):
     code, text = run("-m", "+experiment=grid", "seed=x,1,7.5", "rule=sharp", job=check)
     lines = text.splitlines()
