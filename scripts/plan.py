@@ -13,6 +13,7 @@ if __name__ == "__main__":
     starting.end_on_signals()
 
 import json
+import math
 from dataclasses import asdict, replace
 from decimal import Decimal
 from pathlib import Path
@@ -26,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from s2r_torch.planner.certification import certification_simulators
+from s2r_torch.planner.comparators import rival_sizes
 from s2r_torch.planner.curves import Curves, exact_crossings, log_range, real_world_curves
 from s2r_torch.planner.orders import crossings, leading_orders
 from s2r_torch.planner.schedules import Plan, Setting, loops, paper, sweep
@@ -43,7 +45,8 @@ NAMES = {
     "real_cover": "paper, path cover",
     "real_sweep": "Theorem R",
     "krishnamurthy2016": "Krishnamurthy 2016, with reward",
-    "jiang2017": "Jiang 2017, Sun 2019, with reward",
+    "jiang2017": "Jiang 2017, Sun 2019 as quoted, with reward",
+    "jiang2017_layered": "Jiang 2017, Sun 2019, rank max |S_h|, with reward",
 }
 COLORS = {
     "paper": "#3b6fb6",
@@ -54,10 +57,11 @@ COLORS = {
     "real": "#3b6fb6",
     "real_sweep": "#1b8a5a",
     "krishnamurthy2016": "#a0459b",
-    "jiang2017": "#c8413b",
+    "jiang2017": "#e3a09c",
+    "jiang2017_layered": "#c8413b",
 }
 SPREADS = (0.5, 0.3, 0.1)  # of values over simulators
-WITH_REWARD = ("krishnamurthy2016", "jiang2017")
+WITH_REWARD = ("krishnamurthy2016", "jiang2017", "jiang2017_layered")
 OUTLINE = [withStroke(linewidth=3, foreground="white")]
 LABEL = {"textcoords": "offset points", "fontsize": 8.5, "ha": "right", "va": "top", "path_effects": OUTLINE}
 
@@ -82,6 +86,7 @@ def as_data(setting: Setting, plans: dict[str, Plan], curves: Curves, path: str 
         "setting": asdict(setting),
         "plans": {name: asdict(plan) for name, plan in plans.items()},
         "orders": asdict(leading_orders(setting)),
+        "rivals": asdict(rival_sizes(setting)),
         "curves": asdict(curves),
         "crossings": {
             "exact": [
@@ -99,6 +104,7 @@ def show(console: Console, setting: Setting, plans: dict[str, Plan], curves: Cur
     console.print("", headline(setting), "", sep="\n", highlight=False)
     console.print(budget_table(plans), "")
     console.print(order_table(setting), "")
+    console.print(rival_table(setting), "")
     console.print(crossing_table(setting, curves), "")
     console.print(certification_table(setting), "")
     if path is not None:
@@ -165,6 +171,24 @@ def order_table(setting: Setting) -> Table:
     orders = leading_orders(setting)
     for name in ("real_as_stated", "real", "real_cover", "real_sweep", *WITH_REWARD):
         table.add_row(NAMES[name], number(getattr(orders, name)))
+    return table
+
+
+def rival_table(setting: Setting) -> Table:
+    """What learning from rewards of the real world asks for, constants included, by the rivals' own theorems."""
+    table = Table(title="Real-world episodes with reward (worst case, constants included)", title_justify="left")
+    table.add_column("")
+    for name in ("phi", "rounds", "per round or state", "in all"):
+        table.add_column(name, justify="right")
+    sizes = rival_sizes(setting)
+    table.add_row(
+        "LSVEE (Krishnamurthy 2016), one pass",
+        *map(number, (sizes.lsvee.phi, None, sizes.lsvee.n_train, sizes.lsvee.total)),
+    )
+    for name, method in (("OLIVE (Jiang 2017)", sizes.olive), ("Sun 2019", sizes.sun)):
+        spent = method.n_test + method.n_learn
+        table.add_row(name, *map(number, (method.phi, math.ceil(method.rounds), spent, method.total)))
+    table.caption = "Ranks are at most max |S_h|. Constants of the first two are re-derived."
     return table
 
 

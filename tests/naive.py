@@ -222,6 +222,7 @@ def keep(alive, h, risk, n, world):
                 tau = {
                     "paper": 2 * phi**2 + 8 * phi + box,
                     "erratum": 2 * worst**2 + 8 * worst**2 + box,
+                    "krishnamurthy": 2 * phi**2 + box,
                     "sharp": (b_bar + width * math.sqrt(L / (2 * n))) ** 2,
                 }[world.rule]
                 good = good and risk[f, b] <= min(risk[g, b] for g in alive) + tau

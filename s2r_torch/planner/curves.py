@@ -12,7 +12,7 @@ from s2r_torch.planner.plan import Setting
 from s2r_torch.planner.schedules import loops, paper, sweep
 
 EXACT = ("paper", "paper_cover", "loops_cover", "sweep_cover")
-ORDERS = ("real_as_stated", "real", "real_sweep", "krishnamurthy2016", "jiang2017")
+ORDERS = ("real_as_stated", "real", "real_sweep", "krishnamurthy2016", "jiang2017", "jiang2017_layered")
 
 
 @dataclass(frozen=True)

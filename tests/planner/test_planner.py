@@ -443,7 +443,7 @@ def test_consensus_values_count_where_there_is_consensus():
 def test_crossings_are_where_the_orders_are_equal():
     setting = setting_of("medium")
     found = crossings(setting)
-    assert len(found) == 8
+    assert len(found) == 12
     for crossing in found:
         for factor, cheaper in ((0.9, crossing.cheaper_below), (1.1, crossing.cheaper_above)):
             orders = leading_orders(replace(setting, epsilon=factor * crossing.epsilon))
