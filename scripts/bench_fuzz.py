@@ -241,7 +241,7 @@ def illegal(original: Original, made: Forged) -> list[str]:
 
 
 def covers(made: Forged) -> bool:
-    """Whether action sequences, as many as a certificate says, visit every state: a list of them is as good as another."""
+    """Whether the action sequences visit every state, as many as a certificate says: all such lists are legal."""
     following, certificate, seen = made.tensors["graph.next_state"].tolist(), made.header["certificate"], {0}
     for sequence in made.header["cover"]:
         state = 0
