@@ -154,10 +154,9 @@ def noted_warnings() -> Iterator[list[str]]:
 
 
 class Stages:
-    """Does stages, or reads them; each one is timed, and counts its own episodes.
+    """Does stages, or reads them; each one is timed, and counts its own episodes. Arguments are those of `execute`.
 
     Args:
-        settings, family, folder, progress: as for `execute`.
         comparators: those whose results occur, beside those of the settings.
     """
 
