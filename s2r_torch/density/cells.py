@@ -156,6 +156,13 @@ class _Blocks:
 
     @staticmethod
     def make(cells: AxisCells) -> _Blocks:
+        # Seven cells in blocks of at most three, `layout` with width 3 (. is a slot without a cell, cell number C):
+        #
+        #     cell    0  1  2  3  4  5  6            block 0     1     2
+        #     block   0  0  1  1  1  2  2     ->    slots  0 1 . 2 3 4 5 6 .
+        #
+        # A window from cell 1 to cell 5 is the end of block 0 (a suffix sum, read at slot 1), all of block 1, and the
+        # beginning of block 2 (a prefix sum, read at slot 6).
         block, centre = _split(cells)
         size = torch.bincount(block)
         width = int(size.max())

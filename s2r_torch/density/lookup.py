@@ -22,11 +22,12 @@ from __future__ import annotations
 from bisect import bisect_right
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from s2r_torch.density.grid import DensityGrid
 
 DTYPES = (torch.float32, torch.float64)
+ALL = slice(None)
 
 
 def by_axis(x: Tensor) -> Tensor:
@@ -48,46 +49,50 @@ def place(grid: DensityGrid, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class LookUp:
-    """S densities on a grid, prepared for being looked up.
+    """S functions on a grid, such as densities, prepared for being looked up, all of them or some that are neighbours.
 
     Args:
         grid: their grid.
-        D: `[S, G]`.
+        D: `[S, G]` values at the nodes.
+        outside: `[S]` values off the grid; 0 if None, as of a density.
 
     Cost:
         2^(d + 1) numbers where a density has one.
     """
 
-    def __init__(self, grid: DensityGrid, D: Tensor):
-        self.grid, self.size = grid, len(D)
+    def __init__(self, grid: DensityGrid, D: Tensor, outside: Tensor | None = None):
+        self.size, self.corners = len(D), 2**grid.obs_dim
         cells = D.reshape(len(D), *grid.shape)
         for j in range(grid.obs_dim):  # a window of two nodes along every axis
             cells = cells.unfold(1 + j, 2, 1)
         cells = cells.flatten(1 + grid.obs_dim).movedim(-1, 1).flatten(2).flatten(0, 1)  # [S 2^d, cells]
-        self._table = nn.functional.pad(cells, (0, 1))
-        self._of_cell = (
-            self._table.T.contiguous().numpy()
-        )  # [cells + 1, S 2^d]; NumPy's rows cost less to take one by one
+        last = D.new_zeros(len(D)) if outside is None else outside
+        self._table = torch.cat([cells, last.repeat_interleave(self.corners)[:, None]], 1)
+        self._of_cell = self._table.T.contiguous().numpy()  # NumPy's rows cost less to take one by one
         self._axes = [axis.tolist() for axis in grid.axes]
         self._ends = {dtype: [edge.flatten().tolist() for edge in grid.edges(dtype)] for dtype in DTYPES}
 
-    def __call__(self, cell: Tensor, inside: Tensor) -> Tensor:
-        """The densities at places `[n]`, `[d, n]` (see `place`): `[S, n]`."""
-        values = self._table.index_select(1, cell)  # [S 2^d, n], the last axis fastest
+    def __call__(self, cell: Tensor, inside: Tensor, some: slice = ALL) -> Tensor:
+        """Their values at places `[n]`, `[d, n]` (see `place`): `[S, n]`, or of `some` of them."""
+        values = self._table[self._rows(some)].index_select(1, cell)  # [S 2^d, n], the last axis fastest
         for weight in reversed(inside.to(values.dtype).unbind(0)):
             values = torch.lerp(values[::2], values[1::2], weight)
         return values
 
-    def at(self, x: list[float], dtype: torch.dtype) -> list[float]:
-        """The densities at one finite reading of that dtype: S numbers."""
+    def at(self, x: list[float], dtype: torch.dtype, some: slice = ALL) -> list[float]:
+        """Their values at one finite reading of that dtype: S numbers, or of `some` of them."""
         cell, weights = 0, []
         for value, axis, low, high in zip(x, self._axes, *self._ends[dtype], strict=True):
             if not low <= value <= high:
-                return [0.0] * self.size
+                cell, weights = -1, [0.0] * len(x)  # the last one
+                break
             i = min(max(bisect_right(axis, value) - 1, 0), len(axis) - 2)
             cell = cell * (len(axis) - 1) + i
             weights.append(min(max((value - axis[i]) / (axis[i + 1] - axis[i]), 0.0), 1.0))
-        values = self._of_cell[cell].tolist()
+        values = self._of_cell[cell, self._rows(some)].tolist()
         for w in reversed(weights):
             values = [a + w * (b - a) for a, b in zip(values[::2], values[1::2], strict=True)]
         return values
+
+    def _rows(self, some: slice) -> slice:
+        return ALL if some is ALL else slice(some.start * self.corners, some.stop * self.corners)

@@ -36,6 +36,9 @@ class Collection:
         Those for a later passage are at the end of that path, and never the same ones. Episodes along the cover, n
         each, give what `rehearsal.py` sees.
         """
+        # `places` are (state, sequence that supplies it): first the xi states, numbered like them, then the passages.
+        # `picked[j]` are the episodes (rows of the recording) whose reading at steps[j] goes to place j, and
+        # taken[row, step] says that a reading has a place. Passages may lend theirs to a state that has too few.
         xi, states = graph.num_states, recording.states(graph)
         places = [(s, cover[int(i)]) for s, i in enumerate(assigned(graph, cover))]
         places += [(s, cover[i]) for s, i in passages(graph, cover)]

@@ -130,7 +130,6 @@ class Policy:
     num_worlds: int | None  # B, or None for one world without that axis
     actor: Actor | None = None  # of one world: every step at once, for programs
 
-    @plain_torch()
     def q(self, step: int, x: Tensor) -> Tensor:
         """f(D, x, a) for x [n, d] (one world) or [B, n, d] (B worlds): [..., A].
 

@@ -6,21 +6,52 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 
 from s2r_torch.errors import SettingError
 from s2r_torch.planner.sample_sizes import log_events, sharp_threshold
 
 SCHEDULES = ("paper", "loops", "sweep", "practical")
-SIZES = ("num_simulators", "n_merge", "n_dist", "n_test", "n_train", "n_rollouts", "n_probes", "n_real")
 # theory.md 2.3, sharp rule: survivors have ||g_f||_2 <= RHO phi, and two of them differ by at most C_TD phi
 RHO = 1 + math.sqrt(1 + (2 + 2 * math.sqrt(2)) ** 2)
 C_TD = 2 * RHO
 
 
 @dataclass(frozen=True)
-class Budget:
-    """Every sample size, threshold and failure probability of one run (theory.md section 6).
+class SampleSizes:
+    """How many simulators, and how many observations, samples and episodes of each kind.
+
+    Args:
+        num_simulators: B.
+        n_merge: observations per path and simulator that decide a merge (Algorithm 2, line 4).
+        n_dist: observations per state and simulator for the density estimate on the simulators.
+        n_test: observations per path and simulator in Consensus.
+        n_train: samples per state and simulator in TD-Eliminate.
+        n_rollouts: n_1, episodes per simulator that measure a policy in Learn-on-Simulators.
+        n_probes: N_2, episodes in total whose visited states Learn-on-Simulators learns (theory.md C3).
+        n_real: observations per state in the real world.
+
+    Raises:
+        SettingError: a size below 1.
+    """
+
+    num_simulators: int
+    n_merge: int
+    n_dist: int
+    n_test: int
+    n_train: int
+    n_rollouts: int
+    n_probes: int
+    n_real: int
+
+    def __post_init__(self):
+        for field in fields(SampleSizes):
+            _require_size(field.name, getattr(self, field.name))
+
+
+@dataclass(frozen=True)
+class Budget(SampleSizes):
+    """Every sample size, threshold and failure probability of one run (theory.md section 6), beside `SampleSizes`.
 
     Args:
         schedule: `paper`, `loops`, `sweep` or `practical`.
@@ -31,14 +62,6 @@ class Budget:
         b_bar: bound on the bias |h_{f*} - rho| of f*'s Bellman residual (theory.md 2.1), >= 0.
         epsilon: wanted suboptimality, in units of total episode reward, > 0.
         delta: wanted failure probability of the whole run, in (0, 1).
-        num_simulators: B.
-        n_merge: observations per path and simulator that decide a merge (Algorithm 2, line 4).
-        n_dist: observations per state and simulator for the density estimate on the simulators.
-        n_test: observations per path and simulator in Consensus.
-        n_train: samples per state and simulator in TD-Eliminate.
-        n_rollouts: n_1, episodes per simulator that measure a policy in Learn-on-Simulators.
-        n_probes: N_2, episodes in total whose visited states Learn-on-Simulators learns (theory.md C3).
-        n_real: observations per state in the real world.
         epsilon_demand: gap at which Learn-on-Simulators stops, one-sided.
         delta_td: failure probability of one call of TD-Eliminate.
         delta_consensus: failure probability of one call of Consensus.
@@ -60,14 +83,6 @@ class Budget:
     b_bar: float
     epsilon: float
     delta: float
-    num_simulators: int
-    n_merge: int
-    n_dist: int
-    n_test: int
-    n_train: int
-    n_rollouts: int
-    n_probes: int
-    n_real: int
     epsilon_demand: float
     delta_td: float
     delta_consensus: float
@@ -80,7 +95,8 @@ class Budget:
     def __post_init__(self):
         if self.schedule not in SCHEDULES:
             raise SettingError(expected=f"a schedule of {SCHEDULES}", got=repr(self.schedule), cause="a typing error")
-        for name in ("horizon", "num_actions", "num_members", *SIZES):
+        super().__post_init__()
+        for name in ("horizon", "num_actions", "num_members"):
             _require_size(name, getattr(self, name))
         for name in ("phi", "epsilon", "epsilon_demand", "epsilon_test_last", "epsilon_test_step"):
             _require_number(name, getattr(self, name), low_is_open=True)
@@ -130,14 +146,6 @@ def practical(
     num_actions: int,
     num_members: int,
     *,
-    num_simulators: int,
-    n_merge: int,
-    n_dist: int,
-    n_test: int,
-    n_train: int,
-    n_rollouts: int,
-    n_probes: int,
-    n_real: int,
     epsilon: float,
     delta: float,
     phi: float | None = None,
@@ -146,6 +154,7 @@ def practical(
     num_states: int | None = None,
     order: float | None = None,
     obs_dim: int | None = None,
+    **sizes: int,
 ) -> Budget:
     r"""The budget of a run whose sample sizes the caller chooses.
 
@@ -160,14 +169,6 @@ def practical(
         horizon: H.
         num_actions: A.
         num_members: F.
-        num_simulators: B; this and the n_* are as in `Budget`.
-        n_merge: observations that decide a merge.
-        n_dist: observations per density estimate.
-        n_test: observations per Consensus call.
-        n_train: samples per TD-Eliminate call.
-        n_rollouts: episodes per simulator and tested policy.
-        n_probes: probing episodes in total.
-        n_real: observations per state in the real world.
         epsilon: wanted suboptimality.
         delta: wanted failure probability.
         phi: accuracy; derived when None.
@@ -177,6 +178,7 @@ def practical(
             of nodes of the action tree, which enters through its logarithm only.
         order: alpha, if the paper's bandwidth rule is wanted.
         obs_dim: d, if the paper's bandwidth rule is wanted.
+        sizes: all of `SampleSizes`, by name.
 
     Returns:
         A `Budget` of schedule `practical`.
@@ -189,13 +191,8 @@ def practical(
     >>> round(budget.phi, 3), round(budget.epsilon_test(0), 2)
     (0.125, 4.46)
     """
-    for name, value in {
-        "horizon": horizon,
-        "num_actions": num_actions,
-        "num_members": num_members,
-        "num_simulators": num_simulators,
-        "n_train": n_train,
-    }.items():
+    own = SampleSizes(**sizes)
+    for name, value in {"horizon": horizon, "num_actions": num_actions, "num_members": num_members}.items():
         _require_size(name, value)
     _require_probability("delta", delta)
     if num_states is None:
@@ -203,7 +200,7 @@ def practical(
     _require_size("num_states", num_states)
     delta_td = delta / (8 * num_states)
     if phi is None:
-        phi = math.sqrt(2 * log_events(4, num_members, num_simulators, delta_td) / n_train)
+        phi = math.sqrt(2 * log_events(4, num_members, own.num_simulators, delta_td) / own.n_train)
     if epsilon_test_step is None:
         epsilon_test_step = (C_TD * math.sqrt(num_actions) + 1) * phi
     return Budget(
@@ -215,14 +212,6 @@ def practical(
         b_bar=1.5 * phi if b_bar is None else b_bar,
         epsilon=epsilon,
         delta=delta,
-        num_simulators=num_simulators,
-        n_merge=n_merge,
-        n_dist=n_dist,
-        n_test=n_test,
-        n_train=n_train,
-        n_rollouts=n_rollouts,
-        n_probes=n_probes,
-        n_real=n_real,
         epsilon_demand=epsilon / 2,
         delta_td=delta_td,
         delta_consensus=delta_td / num_actions,
@@ -230,6 +219,7 @@ def practical(
         epsilon_test_step=epsilon_test_step,
         order=order,
         obs_dim=obs_dim,
+        **asdict(own),
     )
 
 

@@ -8,12 +8,14 @@ steps at once, which `torch.export` can trace.
 from __future__ import annotations
 
 from functools import singledispatch
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from s2r_torch.base import PredictorGroup, StateGraph
+from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.lookup import LookUp, by_axis, place
 from s2r_torch.predictors.nets.net import Net
 
@@ -49,8 +51,8 @@ class NetActor(nn.Module):
         self.steps = list(net.steps)  # not as submodules: what they prepared holds all that is needed
         conditioned = net.condition(D[None])
         self.prepared = [step.part(slice(0, 1), slice(0, 1)) for step in conditioned.steps]
-        states = [graph.states_of(step) if net.looks_up else [] for step in range(graph.horizon)]
-        self.densities = [LookUp(self.grid, conditioned.D[0, layer] / net.height) for layer in states]
+        layers = [graph.states_of(step) if net.looks_up else [] for step in range(graph.horizon)]
+        self.looked_up, self.of_step = _looked_up(self.grid, conditioned.D[0] / net.height, layers)
         chains = (step.chain(prepared) for step, prepared in zip(self.steps, self.prepared, strict=True))
         self.chains = [[(weight[0].numpy(), rows) for weight, rows in chain] for chain in chains]
         self.box = list(zip(net.x_centre.tolist(), net.x_half.tolist(), strict=True))
@@ -63,35 +65,47 @@ class NetActor(nn.Module):
         if n == 1 and self.chains[step]:
             return torch.from_numpy(self._alone(step, x)).clamp_(0, 1)
         with torch.inference_mode():
-            values = self._values(step, *self._placed(x))
-            q = torch.stack(values.unbind(0), -1)  # in one piece, else `argmax` takes ten times as long
-        return q.clamp(0, 1)  # out of inference mode: an ordinary tensor
+            scaled, *where = self._placed(x)
+            values = self._values(step, scaled, self.looked_up(*where, self.of_step[step]))
+        return values.clamp(0, 1).mT  # out of inference mode: an ordinary tensor
 
     def forward(self, x: Tensor) -> Tensor:
         """The same at every step: `[H, n, A]`."""
-        placed = self._placed(x)
-        return torch.stack([self._values(step, *placed) for step in range(len(self.steps))]).clamp(0, 1).mT.contiguous()
+        scaled, *where = self._placed(x)
+        looked_up = self.looked_up(*where)
+        values = [self._values(step, scaled, looked_up[rows]) for step, rows in enumerate(self.of_step)]
+        return torch.stack(values).clamp(0, 1).mT.contiguous()
 
     def _placed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x in [-1, 1], [d, n]; cell [n] and place in it [d, n]."""
         rows = by_axis(x)
         return self.scaled_x(rows.mT).mT, *place(self.grid, rows)
 
-    def _values(self, step: int, scaled: Tensor, cell: Tensor, inside: Tensor) -> Tensor:
+    def _values(self, step: int, scaled: Tensor, looked_up: Tensor) -> Tensor:
         """Unclamped f, [A, n]."""
-        columns = torch.cat([scaled, self.densities[step](cell, inside), torch.ones_like(scaled[:1])])
+        columns = torch.cat([scaled, looked_up])  # as of `Step.columns`
         return self.steps[step].values(self.prepared[step], columns, columns.shape[1])[0]
 
     def _alone(self, step: int, x: Tensor) -> np.ndarray:
         """Unclamped f at a single reading, [1, A]."""
         (row,) = x.tolist()
         scaled = [min(max((value - c) / half, -3.0), 3.0) for value, (c, half) in zip(row, self.box, strict=True)]
-        u = np.array([*scaled, *self.densities[step].at(row, x.dtype), 1.0], np.float32)
+        u = np.array([*scaled, *self.looked_up.at(row, x.dtype, self.of_step[step])], np.float32)
         for weight, rows in self.chains[step]:
             if rows:
                 np.abs(u[:rows], out=u[:rows])
             u = weight @ u
         return u[None]
+
+
+def _looked_up(grid: DensityGrid, D: Tensor, layers: list[list[int]]) -> tuple[LookUp, list[slice]]:
+    """What columns hold beside x, of all steps, step by step: the densities of its states, and the constant 1."""
+    ends = [0, *accumulate(len(states) + 1 for states in layers)]
+    functions, outside = D.new_ones(ends[-1], D.shape[1]), D.new_ones(ends[-1])
+    parts = [slice(start, stop) for start, stop in pairwise(ends)]
+    for rows, states in zip(parts, layers, strict=True):
+        functions[rows.start : rows.stop - 1], outside[rows.start : rows.stop - 1] = D[states], 0.0
+    return LookUp(grid, functions, outside), parts
 
 
 Actor = GroupActor | NetActor

@@ -13,6 +13,7 @@ _SHIPPED = {
     "conv": "ConvNet",
     "linear": "LinearNet",
     "mlp": "MLPNet",
+    "charfun": "CharFunNet",
     "cones": "ConesNet",
     "blind": "BlindNet",
 }

@@ -6,7 +6,7 @@ Hydra only fills them (`settings_from`): whatever is wrong in a configuration is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -95,25 +95,9 @@ class BudgetSettings(Settings):
 
     def make(self, horizon: int, num_actions: int, num_members: int, num_states: int, n_merge: int) -> Budget:
         """The budget for a class and a state graph."""
-        return practical(
-            horizon,
-            num_actions,
-            num_members,
-            num_simulators=self.num_simulators,
-            n_merge=n_merge,
-            n_dist=self.n_dist,
-            n_test=self.n_test,
-            n_train=self.n_train,
-            n_rollouts=self.n_rollouts,
-            n_probes=self.n_probes,
-            n_real=self.n_real or self.n_dist,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            phi=self.phi,
-            b_bar=self.b_bar,
-            epsilon_test_step=self.epsilon_test_step,
-            num_states=num_states,
-        )
+        own = {name: getattr(self, name) for name in (f.name for f in fields(self))}
+        own["n_real"] = self.n_real or self.n_dist
+        return practical(horizon, num_actions, num_members, n_merge=n_merge, num_states=num_states, **own)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,10 @@ def observations(step, n=40):
 def test_ties_go_to_the_first_action():
     q = torch.tensor([[0.1, 0.7, 0.7], [0.5, 0.5, 0.5], [0.0, 0.1, 0.2]])
     assert greedy_actions(q).tolist() == [1, 0, 2] == [naive.greedy(row) for row in q.tolist()]
+    for n in (1, 3, 200):
+        tied = (4 * torch.rand(n, 4, generator=torch.Generator().manual_seed(n))).floor()
+        strided = tied.T.contiguous().T
+        assert greedy_actions(strided).tolist() == [naive.greedy(row) for row in tied.tolist()]
 
 
 @pytest.mark.parametrize("chosen", range(5))

@@ -103,6 +103,7 @@ class FreeStep(Step):
     def lipschitz_bound(self, constants: Constants) -> Tensor:
         return torch.full((self.sizes.members,), torch.inf, dtype=torch.float64)
 
+    @plain_torch()  # what a user's forward makes without a dtype must not depend on who calls
     def _run(self, weights: Weights, rows: Tensor) -> Tensor:
         """All members' values, [F, m, A]."""
         self._module[0].train(torch.is_grad_enabled())

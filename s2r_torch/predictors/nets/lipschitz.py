@@ -50,6 +50,15 @@ def maxmin(x: Tensor, dim: int = -1) -> Tensor:
     return torch.cat([middle + gap, middle - gap], dim) / 2
 
 
+# MaxMin between two layers W_1 and W_2, spread over this module, steps.py and heads.py. With R = rotate_outputs and
+# N = fold_inputs, a and b the halves of W_1 x:
+#
+#     W_2 MaxMin(W_1 x) = N(W_2) (|a - b|, a + b)      MaxMin(a, b) = (a + b + |a - b|, a + b - |a - b|) / 2
+#     (a - b, a + b)    = R(W_1) x                      so only |first half| is left to do: `after_abs`
+#
+# `LayeredStep.folded` makes N(W) of every later layer and R of all but the last; `LayeredStep.prepare` makes R(W_1).
+
+
 def rotate_outputs(weight: Tensor, dim: int = -2) -> Tensor:
     """Makes a layer give (a - b, a + b) where it gave halves (a, b): one half of MaxMin, folded into the weights."""
     a, b = weight.chunk(2, dim)
