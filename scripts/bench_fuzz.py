@@ -242,14 +242,16 @@ def illegal(original: Original, made: Forged) -> list[str]:
 
 def covers(made: Forged) -> bool:
     """Whether the action sequences visit every state, as many as a certificate says: all such lists are legal."""
-    following, certificate, seen = made.tensors["graph.next_state"].tolist(), made.header["certificate"], {0}
+    following, seen = made.tensors["graph.next_state"].tolist(), {0}
     for sequence in made.header["cover"]:
         state = 0
         for action in sequence:
+            if type(action) is not int or not 0 <= action < len(following[state]):
+                return False
             state = following[state][action]
             seen.add(state)
-    complete = seen == set(range(len(following)))
-    return complete and (certificate is None or certificate["sequences"] == len(made.header["cover"]))
+    promised = (made.header["certificate"] or {}).get("sequences", len(made.header["cover"]))
+    return seen == set(range(len(following))) and promised == len(made.header["cover"])
 
 
 def leaves(header: dict) -> list[tuple[str, object]]:

@@ -44,7 +44,8 @@ def use(change, exported):
     change()  # a policy that was loaded before is the same as one that is loaded now
     for policy in (policy, load_policy(checkpoint)):
         acting = policy.condition_on(list(x))
-        found = [acting.D, *(t for group in policy.ensemble.groups for _, t in sorted(group.tensors().items()))]
+        found = [t for group in policy.ensemble.groups for _, t in sorted(group.tensors().items())]
+        found.append(policy.densities(list(x)))
         for readings in (x[0], x[0].float()):
             for step in range(5):
                 found += [acting.q(step, readings), acting.act(step, readings)]
