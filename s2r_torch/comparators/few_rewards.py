@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -37,6 +38,7 @@ from s2r_torch.episodes import Act, Guard, Ledger, rollout
 from s2r_torch.learning.calibration import bellman_table
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
+from s2r_torch.schema import Range, Settings, Share, Size
 
 ROUNDS = 4
 ALIKE = 0.99  # share of readings on which two policies must agree to count as one
@@ -115,7 +117,7 @@ class Racing:
 
 @register_comparator("few_rewards")
 @dataclass(frozen=True)
-class FewRewards:
+class FewRewards(Settings):
     """Our policy, and a race among what looking leaves open.
 
     Args:
@@ -127,12 +129,12 @@ class FewRewards:
         samples: transitions per state and simulator that say what each of them prefers.
     """
 
-    n: int = 20
-    looks: int | None = None
-    near: int = 32
-    most: int = 4
-    delta: float = 0.1
-    samples: int = 500
+    n: Size = 20
+    looks: Annotated[int, Range(3)] | None = None
+    near: Size = 32
+    most: Size = 4
+    delta: Share = 0.1
+    samples: Size = 500
 
     label = "few rewards, after looking"
     access = Access(

@@ -19,6 +19,7 @@ from s2r_torch.comparators.contract import Access, Attempt, Known, Worlds, regis
 from s2r_torch.comparators.random_actions import uniform
 from s2r_torch.episodes import Rollouts, rollout
 from s2r_torch.rng import Seed
+from s2r_torch.schema import Settings, Size
 
 BATCH, PEAK = 4096, 1e-2  # episodes per step, and the peak of the one-cycle learning rate
 
@@ -125,7 +126,7 @@ class Randomised:
 
 @register_comparator("history_fqi")
 @dataclass(frozen=True)
-class HistoryFQI:
+class HistoryFQI(Settings):
     """Domain randomisation with the whole history of the episode.
 
     Args:
@@ -135,10 +136,10 @@ class HistoryFQI:
         steps: optimiser steps per layer.
     """
 
-    simulators: int = 4096
-    episodes: int = 64
-    width: int = 64
-    steps: int = 2000
+    simulators: Size = 4096
+    episodes: Size = 64
+    width: Size = 64
+    steps: Size = 2000
 
     label = "domain randomisation, history FQI"
     access = Access(simulators="yes, with reward", predictors="own networks", memory="episode")

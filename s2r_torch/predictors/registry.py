@@ -14,6 +14,7 @@ _SHIPPED = {
     "linear": "LinearNet",
     "mlp": "MLPNet",
     "cones": "ConesNet",
+    "charfun": "CharfunNet",
     "blind": "BlindNet",
 }
 NETS = Registry("network", {k: f"s2r_torch.predictors.nets.architectures:{v}" for k, v in _SHIPPED.items()})

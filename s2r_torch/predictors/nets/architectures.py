@@ -1,4 +1,4 @@
-"""The networks that ship: `lookup` (default), `mlp`, `conv`, `sets`, `linear`, `cones` and, as a baseline, `blind`."""
+"""The networks that ship: `lookup` (default), `mlp`, `conv`, `sets`, `linear`, `cones`, `charfun`, baseline `blind`."""
 
 from __future__ import annotations
 
@@ -143,6 +143,38 @@ class ConesNet(StatisticsNet):
 
     def _statistics(self, D: Tensor) -> Tensor:
         return layer_means(self.statistics(D), self.problem.graph.layer).flatten(1)
+
+
+@register("charfun")
+class CharfunNet(Net):
+    r"""Moduli of the characteristic functions of densities: mean embeddings that do not see where a density lies.
+
+        |sum_g w_g D_s(g) exp(i omega . g)| / sum_g w_g        averaged over the states of every layer
+
+    Marginal transfer learning (Blanchard 2011) with random Fourier features, in the sup norm: 1-Lipschitz after
+    division by the volume, which is the price. Mean embeddings are natural in L1, so C_L must be larger here.
+    """
+
+    default_bound = 300.0  # grid, seed 0: C_L = 10 cannot tell widths
+    bound_factor = 1000.0
+    limits = "mean embeddings are divided by the volume of the box in the sup norm: C_L must be large"
+    options = {"frequencies": 12}
+    fixed = (*Net.fixed, "cosines", "sines")
+
+    def setup(self) -> None:
+        """Frequencies along every axis, between 1.5 and 12 half turns across the box."""
+        grid = self.problem.grid
+        per_axis = max(1, self.options["frequencies"] // grid.nodes.shape[1])
+        extent = grid.nodes.amax(0) - grid.nodes.amin(0)
+        turns = torch.linspace(1.5, 12.0, per_axis, dtype=torch.float64) * torch.pi
+        angle = (turns[:, None] / extent)[..., None] * grid.nodes.T  # [per_axis, d, G]
+        weights = grid.weights / grid.weights.abs().sum()
+        self.register_buffer("cosines", (weights * angle.cos()).flatten(0, 1).float())
+        self.register_buffer("sines", (weights * angle.sin()).flatten(0, 1).float())
+
+    def summary(self, D: Tensor) -> Tensor:
+        parts = ((D @ part.to(D.dtype).T).square() for part in (self.cosines, self.sines))
+        return layer_means(sum(parts).sqrt(), self.problem.graph.layer).flatten(1)
 
 
 @register("blind")
