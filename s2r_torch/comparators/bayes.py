@@ -21,6 +21,7 @@ from s2r_torch.comparators.policies import Pointwise, StateAware
 from s2r_torch.coverage import path_cover
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import Likelihood
+from s2r_torch.schema import Settings, Size
 
 
 def best_actions(posterior: Tensor, known: Pointwise) -> Tensor:
@@ -63,7 +64,7 @@ class BayesLine:
 
 @register_comparator("bayes")
 @dataclass(frozen=True)
-class Bayes:
+class Bayes(Settings):
     """The limit that every method without reward is measured against.
 
     Args:
@@ -74,8 +75,8 @@ class Bayes:
         SettingError: (fit) a family that does not know its likelihood.
     """
 
-    n: int = 10
-    points: int = 64
+    n: Size = 10
+    points: Size = 64
 
     label = "Bayes line (knows prior and likelihood)"
     access = Access(

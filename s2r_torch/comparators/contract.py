@@ -36,6 +36,7 @@ from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Act, Guard, Ledger, Rollouts, rollout
 from s2r_torch.families.contract import GroundTruth
 from s2r_torch.families.draws import Draws
+from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.training.fit import TrainingData
 from s2r_torch.problem import Problem
@@ -70,6 +71,7 @@ class Known:
         train: (name of a network, its settings, members) -> it, trained as the class F was, on the same draws.
         seed: named stream of the run; comparators take children of their own.
         policy: ours, as it is deployed.
+        ensemble: the whole class F, before anybody was eliminated.
     """
 
     problem: Problem
@@ -78,6 +80,7 @@ class Known:
     train: Callable[[str, dict, int], Net]
     seed: Seed
     policy: MetaPolicy
+    ensemble: Ensemble
 
     @property
     def theta(self) -> Tensor:
@@ -212,6 +215,8 @@ COMPARATORS = Registry(
         "lsvee": "s2r_torch.comparators.lsvee:LSVEE",
         "real_sweep": "s2r_torch.comparators.lsvee:RealSweep",
         "olive": "s2r_torch.comparators.olive:OLIVE",
+        "history_fqi": "s2r_torch.comparators.randomisation:HistoryFQI",
+        "few_rewards": "s2r_torch.comparators.few_rewards:FewRewards",
         "pcid": "s2r_torch.comparators.pcid:PCID",
         "cutler2015": "s2r_torch.comparators.repair:Cutler2015",
         "jiang2018": "s2r_torch.comparators.repair:Jiang2018",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from s2r_torch.episodes import Guard
 from s2r_torch.families.contract import GroundTruth
 from s2r_torch.families.exact import optimal
 from s2r_torch.learning.estimator import estimate_densities
+from s2r_torch.schema import Range, Settings, Size
 
 RIDGES = torch.logspace(-4, 4, 17, dtype=torch.float64)  # penalties tried, on standardised statistics
 PROBE = "identification"  # what simulator episodes at theta_hat are counted as
@@ -122,7 +124,7 @@ def planned(truth: GroundTruth) -> StateAware:
 
 @register_comparator("identification")
 @dataclass(frozen=True)
-class Identification:
+class Identification(Settings):
     """System identification with our own predictor as the planner.
 
     Args:
@@ -130,8 +132,8 @@ class Identification:
         probes: simulated readings of every state at theta_hat.
     """
 
-    n: int = 10
-    probes: int = 1000
+    n: Size = 10
+    probes: Annotated[int, Range(3)] = 1000
 
     label = "system identification, our planner"
     planning = "probe"

@@ -9,6 +9,7 @@ LSVEE is our own Algorithms 3-6 with one world and no densities, on the tree of 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -21,10 +22,12 @@ from s2r_torch.errors import SettingError
 from s2r_torch.families.layered import depth_first
 from s2r_torch.learning.elimination import Elimination, Judges, Knowledge, dfs_learn
 from s2r_torch.learning.learn_on_simulators import Choice, learn_on_simulators
+from s2r_torch.learning.rules import RULES
 from s2r_torch.learning.sweep import sweep
 from s2r_torch.planner.budget import practical
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
+from s2r_torch.schema import OneOf, Positive, Range, Settings, Share, Size
 
 START = 0
 MOST_PATHS = 100  # a tree of A^H paths beyond this is refused: give the graph
@@ -147,7 +150,7 @@ class SweepLearner(EliminationLearner):
 
 @register_comparator("lsvee")
 @dataclass(frozen=True)
-class LSVEE:
+class LSVEE(Settings):
     """LSVEE on a bank of Q-functions of the simulators ("informed").
 
     Args:
@@ -163,15 +166,15 @@ class LSVEE:
         epsilon_test: disagreement that Consensus forgives, per layer below.
     """
 
-    n: int = 40
-    size: int = 64
-    rule: str = "sharp"
+    n: Size = 40
+    size: Size = 64
+    rule: Annotated[str, OneOf(RULES)] = "sharp"
     tree: bool | None = None
-    epsilon: float = 0.05
-    delta: float = 0.1
-    b_bar: float = 0.02
-    n_probes: int = 8
-    epsilon_test: float = 0.05
+    epsilon: Positive = 0.05
+    delta: Share = 0.1
+    b_bar: Annotated[float, Range(0)] = 0.02
+    n_probes: Size = 8
+    epsilon_test: Positive = 0.05
 
     label = "LSVEE (Krishnamurthy 2016)"
     access = Access(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ from s2r_torch.comparators.random_actions import uniform
 from s2r_torch.episodes import Act, Guard, Rollouts, Transitions, observe, rollout
 from s2r_torch.predictors.ensemble import Ensemble, Evaluator
 from s2r_torch.rng import Seed
+from s2r_torch.schema import Positive, Range, Settings, Size
 
 DEVIATIONS = 2.0  # standard errors that an average Bellman error of f* is allowed
 
@@ -92,7 +94,7 @@ def rolled_in(world: Guard, own: Evaluator, step: int, n: int, seed: Seed) -> Ro
 
 @register_comparator("olive")
 @dataclass(frozen=True)
-class OLIVE:
+class OLIVE(Settings):
     """OLIVE on a bank of Q-functions of the simulators ("informed").
 
     Args:
@@ -103,11 +105,11 @@ class OLIVE:
         rounds: at most.
     """
 
-    n: int = 40
-    size: int = 64
-    epsilon: float = 0.1
-    slack: float = 0.1
-    rounds: int = 30
+    n: Size = 40
+    size: Size = 64
+    epsilon: Positive = 0.1
+    slack: Annotated[float, Range(0)] = 0.1
+    rounds: Size = 30
 
     label = "OLIVE (Jiang 2017)"
     access = Access(reward="yes", simulators="through the bank", predictors="bank of Q-functions")

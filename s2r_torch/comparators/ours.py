@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from s2r_torch.assurance.rehearsal import densities_after
 from s2r_torch.comparators.contract import UNLABELLED, Access, Attempt, Known, Worlds, register_comparator
 from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.schema import Settings, Size
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,14 +26,14 @@ class Deploying:
 
 @register_comparator("ours")
 @dataclass(frozen=True)
-class Ours:
+class Ours(Settings):
     """Sim2Real (Algorithm 1), then Deploy (Algorithm 7).
 
     Args:
         n: readings of every state; None for the policy's own n_real.
     """
 
-    n: int | None = None
+    n: Size | None = None
 
     label = "ours"
     access = Access(

@@ -24,6 +24,7 @@ from torch import Tensor
 from s2r_torch.comparators.contract import Access, Attempt, Known, Worlds, register_comparator
 from s2r_torch.episodes import Act, Guard, Rollouts, rollout
 from s2r_torch.rng import Seed
+from s2r_torch.schema import Settings, Size
 
 FEWEST = 3  # readings in a cluster
 
@@ -167,14 +168,14 @@ def _clusters(g: Tensor, most: int, enough: float) -> Tensor:
 
 @register_comparator("pcid")
 @dataclass(frozen=True)
-class PCID:
+class PCID(Settings):
     """PCID, with the number of states per layer known.
 
     Args:
         n: episodes per layer, its one knob.
     """
 
-    n: int = 100
+    n: Size = 100
 
     label = "PCID (Du 2019)"
     access = Access(reward="yes", graph="learnt", predictors="decoders")

@@ -13,6 +13,7 @@ from s2r_torch.comparators.policies import follow_each
 from s2r_torch.coverage import path_cover
 from s2r_torch.episodes import Rollouts
 from s2r_torch.families.exact import best_list
+from s2r_torch.schema import Settings, Size
 
 
 def action_cover(graph: StateGraph) -> tuple[Path, ...]:
@@ -59,14 +60,14 @@ class RewardedLists:
 
 @register_comparator("real_list")
 @dataclass(frozen=True)
-class RealList:
+class RealList(Settings):
     """Tabular learning of the one thing unknown, what actions pay, on the discovered graph.
 
     Args:
         n: episodes along every sequence that it walks, its one knob.
     """
 
-    n: int = 10
+    n: Size = 10
 
     label = "best list from real rewards"
     access = Access(reward="yes", graph="discovered there", predictors="lists", memory="own actions")

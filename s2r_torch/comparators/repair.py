@@ -22,6 +22,7 @@ from s2r_torch.comparators.policies import follow
 from s2r_torch.episodes import Act, Guard, Transitions, rollout
 from s2r_torch.families.exact import best_list
 from s2r_torch.rng import Seed
+from s2r_torch.schema import Positive, Settings, Size
 
 
 def rewards_of_simulators(samples: tuple[Transitions, ...], num_actions: int) -> Tensor:
@@ -89,14 +90,14 @@ class Repairing:
 
 @register_comparator("cutler2015")
 @dataclass(frozen=True)
-class Cutler2015:
+class Cutler2015(Settings):
     """Repair from the envelope of the simulators' rewards.
 
     Args:
         n: episodes of every list that is tried, its one knob.
     """
 
-    n: int = 40
+    n: Size = 40
 
     label = "repair from the envelope (Cutler 2015)"
     access = Access(
@@ -117,7 +118,7 @@ class Cutler2015:
 
 @register_comparator("jiang2018")
 @dataclass(frozen=True)
-class Jiang2018:
+class Jiang2018(Settings):
     """Repair from the simulators' mean rewards, one nominal simulator.
 
     Args:
@@ -125,8 +126,8 @@ class Jiang2018:
         epsilon: wanted suboptimality; predictions are trusted to half of it.
     """
 
-    n: int = 40
-    epsilon: float = 0.1
+    n: Size = 40
+    epsilon: Positive = 0.1
 
     label = "repair from a nominal model (Jiang 2018)"
     access = Cutler2015.access

@@ -24,6 +24,7 @@ from torch import Tensor
 from s2r_torch.errors import SettingError
 from s2r_torch.families.gym.family import GymFamily, make_env
 from s2r_torch.families.layered import require_range
+from s2r_torch.families.likelihood import camera_evidence, midpoints
 from s2r_torch.families.noise import require_smoothness
 from s2r_torch.families.replay.simulators import Moves
 from s2r_torch.families.sensors import AffineSensor
@@ -99,6 +100,16 @@ class FrozenLake(GymFamily):
                 "quadrature": quadrature,
             },
         )
+
+    def payoff_grid(self, count: int) -> Tensor:
+        """w; the camera pays nothing."""
+        w = midpoints(0.0, 1.0, count)
+        return torch.stack([torch.zeros_like(w), torch.full_like(w, self.gains[0]), w], 1)
+
+    def log_likelihood(self, theta: Tensor, states: Tensor, x: Tensor) -> Tensor:
+        """All readings share the camera, whose heading and gain are integrated over."""
+        cells = self._tree.latent(self._merged[1])[states] - CENTRE
+        return camera_evidence(x, cells, self.sensor.width(theta), self.gains, self.sensor.smoothness)
 
     def _draw(self, n: int, generator: torch.Generator) -> Tensor:
         u = torch.rand(n, 3, dtype=torch.float64, generator=generator)

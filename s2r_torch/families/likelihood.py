@@ -16,6 +16,7 @@ from torch import Tensor
 from s2r_torch.families.noise import bump_constant
 
 NODES = 32  # of the integral over an offset
+STEPS, FAR = 24, 5.0  # midpoints per axis of a camera, and how many standard errors they reach
 ENTRIES = 2**23  # numbers at once
 
 
@@ -59,3 +60,50 @@ def _legendre() -> tuple[Tensor, Tensor]:
     """Nodes and weights on [0, 1]."""
     nodes, weights = roots_legendre(NODES)
     return torch.from_numpy((nodes + 1) / 2), torch.from_numpy(weights / 2)
+
+
+def camera_evidence(
+    x: Tensor, places: Tensor, half_width: Tensor, gains: tuple[float, float], smoothness: int
+) -> Tensor:
+    r"""log of  integral over heading and gain of  prod_i prod_c b((x_ic - gain (R(heading) place_i)_c) / h) / h.
+
+    The log-likelihood of readings of two coordinates under an unknown rotation, uniform on the circle, and an unknown
+    gain, uniform between `gains`, that all share. Midpoints are placed around the least-squares fit, `STEPS` per axis.
+
+    Args:
+        x: `[W, N, 2]`.
+        places: `[N, 2]` what is turned and scaled, not all of them 0.
+        half_width: `[K]` values of h.
+        gains: least and largest.
+        smoothness: k of the bump.
+
+    Returns:
+        `[W, K]`.
+    """
+    row, column = places.T
+    size = places.square().sum()
+    cosine = (row * x[..., 0] + column * x[..., 1]).sum(1) / size  # gain cos(heading), by least squares
+    sine = (row * x[..., 1] - column * x[..., 0]).sum(1) / size
+    heading, gain = torch.atan2(sine, cosine), torch.hypot(cosine, sine).clamp(*gains)
+    reach = FAR * float(half_width.max()) / math.sqrt((2 * smoothness + 3) * float(size))
+    turn = (reach / gain).clamp(max=math.pi)
+    low, high = (gain - reach).clamp(min=gains[0]), (gain + reach).clamp(max=gains[1])
+    parts = []
+    for w in torch.arange(len(x)).split(max(1, ENTRIES // (len(half_width) * STEPS**2 * 2 * len(places)))):
+        steps = midpoints(0.0, 1.0, STEPS)
+        angles = heading[w, None] + turn[w, None] * (2 * steps - 1)  # [w, q]
+        gained = low[w, None] + (high - low)[w, None] * steps
+        a, b = (gained[:, None] * f(angles)[..., None] for f in (torch.cos, torch.sin))  # [w, q, q]
+        seen = torch.stack(
+            [
+                x[w, None, None, :, 0] - a[..., None] * row + b[..., None] * column,
+                x[w, None, None, :, 1] - b[..., None] * row - a[..., None] * column,
+            ],
+            -1,
+        ).flatten(1, 2)  # [w, q q, N, 2]
+        t = seen.flatten(2)[:, None] / half_width[:, None, None]  # [w, K, q q, 2 N]
+        log_b = smoothness * (1 - t.square()).clamp(min=0).log().sum(-1)
+        area = (2 * turn * (high - low))[w] / (STEPS**2 * 2 * math.pi * (gains[1] - gains[0]))
+        parts.append(log_b.logsumexp(-1) + area.log()[:, None])
+    constant = math.log(bump_constant(smoothness)) - half_width.log()
+    return torch.cat(parts) + 2 * len(places) * constant

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from s2r_torch.comparators.contract import COMPARATORS, Learner
+from s2r_torch.comparators.contract import COMPARATORS, Access, Learner
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import Family
 from s2r_torch.progress import Progress
@@ -62,6 +62,13 @@ def measure(
         FolderError: the folder is of another configuration or version.
     """
     comparators = {name: COMPARATORS.named(name)(**curve.settings) for name, curve in plan.items()}
+    for name, comparator in comparators.items():
+        if not isinstance(getattr(comparator, "access", None), Access):
+            raise SettingError(
+                expected=f"{name} to say what it sees: access = Access(...)",
+                got="nothing",
+                cause="a plugin of an earlier version; no row of the table is fair without it",
+            )
     run = Stages(settings, family, folder, progress, tuple(plan))
     run.do(stages.check)
     explored = run.do(stages.explore)

@@ -264,7 +264,7 @@ def known_before(context: Context, explored: Explored, trained: Trained, learned
     """What our own method knows before it is deployed: all that a comparator may know."""
     problem, data = trained.ensemble.problem, TrainingData(explored.exploration.D_hat, trained.samples)
     trainer = _trainer(context, problem, data)
-    return Known(problem, data, context.draws, trainer.train, context.seed, learned.meta_policy)
+    return Known(problem, data, context.draws, trainer.train, context.seed, learned.meta_policy, trained.ensemble)
 
 
 def held_out(context: Context, count: int) -> Worlds:

@@ -18,7 +18,8 @@ SMALL = {
     "real_sweep": {"size": 8, "n": 5},
     "olive": {"size": 8, "n": 5, "rounds": 3},
     "identification": {"probes": 50},
-    "history_fqi": {"episodes": 500, "steps": 5},
+    "history_fqi": {"simulators": 50, "episodes": 10, "steps": 5},
+    "few_rewards": {"samples": 20, "looks": 5},
 }
 OPTIONAL = {"ppo": "stable_baselines3", "recurrent_ppo": "sb3_contrib"}
 every_comparator = pytest.mark.parametrize("name", [name for name in COMPARATORS if name not in OPTIONAL])

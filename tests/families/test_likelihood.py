@@ -1,21 +1,31 @@
 """Likelihoods against numerical integration and against what families emit."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
 import torch
 from scipy import integrate, stats
+from support.known import worlds_of
 
+from s2r_torch.coverage import path_cover
 from s2r_torch.families.contract import Likelihood
+from s2r_torch.families.frozenlake import FrozenLake
 from s2r_torch.families.grid import Grid
-from s2r_torch.families.likelihood import midpoints, offset_evidence
+from s2r_torch.families.likelihood import camera_evidence, midpoints, offset_evidence
 from s2r_torch.families.lock import Lock
 from s2r_torch.families.mixture.family import Mixture
 from s2r_torch.families.noise import bump_constant
 from s2r_torch.rng import Seed
 
-FAMILIES = {"grid": Grid(), "lock": Lock(), "mixture": Mixture(horizon=2), "two_point": Mixture(theta_law="two_point")}
+FAMILIES = {
+    "grid": Grid(),
+    "lock": Lock(),
+    "mixture": Mixture(),
+    "two_point": Mixture(horizon=3, theta_law="two_point"),
+    "frozenlake": FrozenLake(),
+}
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
 
 
@@ -47,6 +57,28 @@ def test_many_worlds_are_cut_into_pieces(monkeypatch):
     assert torch.equal(offset_evidence(residual, torch.tensor([0.2, 0.4]).double(), 0.5, 2), whole)
 
 
+def test_the_evidence_of_a_camera_is_the_integral():
+    """Against a plain sum over a fine grid of all headings and gains."""
+    g = torch.Generator().manual_seed(0)
+    places = torch.tensor([[-1.5, -1.5], [-1.5, -0.5], [-0.5, 0.5], [1.5, 0.5]], dtype=torch.float64)
+    widths = torch.tensor([0.2, 0.3], dtype=torch.float64)
+    turn = torch.tensor([[math.cos(2.0), -math.sin(2.0)], [math.sin(2.0), math.cos(2.0)]], dtype=torch.float64)
+    x = 1.1 * places @ turn.T + 0.15 * (2 * torch.rand(1, 4, 2, dtype=torch.float64, generator=g) - 1)
+    angles, gains = midpoints(-math.pi, math.pi, 2000), midpoints(1.0, 1.2, 40)
+    a, b = gains * angles[:, None].cos(), gains * angles[:, None].sin()
+    seen = torch.stack(
+        [
+            a[..., None] * places[:, 0] - b[..., None] * places[:, 1],
+            b[..., None] * places[:, 0] + a[..., None] * places[:, 1],
+        ],
+        -1,
+    )
+    for h, found in zip(widths.tolist(), camera_evidence(x, places, widths, (1.0, 1.2), 2)[0].tolist(), strict=True):
+        t = (x - seen) / h
+        likelihood = (bump_constant(2) * (1 - t.square()).clamp(min=0).square() / h).prod(-1).prod(-1)
+        assert found == pytest.approx(float(likelihood.mean().log()), abs=0.01)
+
+
 @every_family
 def test_a_payoff_grid_pays_what_the_prior_pays(family):
     """The mean reward over the grid is the mean over draws of the prior, whatever else theta holds."""
@@ -59,14 +91,15 @@ def test_a_payoff_grid_pays_what_the_prior_pays(family):
 @every_family
 def test_posteriors_are_calibrated(family):
     """Theta of the prior is as any draw of its posterior: its ranks are uniform (simulation-based calibration)."""
-    grid, worlds = family.payoff_grid(60), 150
-    theta = family.prior(worlds, Seed.root(1).generator())
-    states = torch.arange(family.graph.num_states).repeat(2)
-    x = family.emit(theta, states.expand(worlds, -1), Seed.root(2).generators(range(worlds)))
-    posterior = family.log_likelihood(grid, states, x).softmax(1)
+    grid, worlds = family.payoff_grid(60), worlds_of(family, 150)
+    theta, graph = worlds.theta, family.truth(worlds.theta[:1]).graph
+    sequences = tuple((*path, 0) for path in path_cover(graph)[:3])
+    seen = worlds.walk(sequences, 1, worlds.seed, "test")
+    states = graph.visited(torch.tensor(sequences)).flatten()
+    posterior = family.log_likelihood(grid, states, seen.x.flatten(1, 2)).softmax(1)
     if len(grid) == 2:  # two values: the posterior probability of the truth is the chance to be right
         right = theta[:, 0] > 0
-        error = (posterior[:, 0] - right.double()).mean() / (posterior.prod(1).mean() / worlds).sqrt()
+        error = (posterior[:, 0] - right.double()).mean() / (posterior.prod(1).mean() / 150).sqrt()
         assert abs(float(error)) < 4.5
         return
     pays = theta.shape[1] - 1

@@ -43,7 +43,7 @@ def script(monkeypatch):
 
 def compare(script, folder, *given):
     text = StringIO()
-    few = [f"~compare.entries.{name}" for name in ("sets", "conv", "linear", "cones")]
+    few = [f"~compare.entries.{name}" for name in ("sets", "conv", "linear", "cones", "charfun")]
     cfg = composed("+experiment=grid", "compare.seeds=[0,1]", *few, config="compare")
     with initialize_config_dir(str(CONF), version_base="1.3"):
         comparison = script.build(script.ComparisonSettings, script.plain_config(cfg)["compare"], "compare")

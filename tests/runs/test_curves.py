@@ -1,17 +1,20 @@
 """Curves: every cell in the same worlds, kept when interrupted, done again only where what it is made of changed."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from support.known import FAST, PARAMETERS, known_on
-from support.smoke import small_settings
+from support.smoke import composed, small_settings
 
 from s2r_torch.comparators.contract import COMPARATORS
 from s2r_torch.errors import SettingError
 from s2r_torch.families import make_family
 from s2r_torch.progress import Silent
 from s2r_torch.runs.curves import Curve, Measured, _fitting, measure
+from s2r_torch.runs.settings import ComparisonSettings
+from s2r_torch.schema import build
 
 PLAN = {
     "ours": Curve((5, 40)),
@@ -100,6 +103,15 @@ def test_who_does_not_fit_the_family_is_left_out_and_named(monkeypatch):
     monkeypatch.setattr("s2r_torch.runs.stages.known_before", lambda *args: bare)
     fitted = _fitting(COMPARATORS["bayes"]())(None, None, None, None)
     assert fitted.learner is None and "unknown" in fitted.left_out
+
+
+def test_the_comparison_that_ships_is_one_that_can_be_run():
+    config = OmegaConf.to_container(composed("compare=comparators", config="compare"))
+    comparison = build(ComparisonSettings, config["compare"], "compare")
+    assert set(comparison.curves) <= set(COMPARATORS) and {"ours", "bayes", "lsvee"} <= set(comparison.curves)
+    for name, curve in comparison.curves.items():
+        learns = "n" in {field.name for field in fields(COMPARATORS[name])} and name != "blind"
+        assert COMPARATORS.named(name)(**curve.settings) and bool(curve.sizes) == learns
 
 
 @pytest.mark.parametrize("wrong", [{"sizes": [5, 2]}, {"sizes": [0]}, {"seeds": 0}])

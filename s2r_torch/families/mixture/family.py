@@ -70,6 +70,8 @@ class Mixture:
         base: `flat`, or `stacked` (gaps twice as large; with `full` only, else rewards would be negative).
         theta_law: `uniform` on [-1, 1], or `two_point`: +-0.8, equally likely.
         quadrature: points per cell in the ground truth.
+        hidden_sign: `none`, or `last`: in the last layer c is multiplied by a fair sign, a second part of theta that no
+            observation shows. It breaks "D determines theta" on purpose: only rewards can tell it.
 
     Raises:
         SettingError: a parameter is out of range, or `stacked` is asked for with `chain`.
@@ -83,6 +85,7 @@ class Mixture:
     base: str = "flat"
     theta_law: str = "uniform"
     quadrature: int = 5
+    hidden_sign: str = "none"
 
     name = "mixture"
     theta_names = ("theta",)
@@ -185,16 +188,21 @@ class Mixture:
             return self.unit * (later + 0.5 + 0.0 * theta)
         return self.unit / 2 * (later + 1 + theta.abs() * self.ahead[step])
 
-    def q_table(self, theta: Tensor) -> Tensor:
-        """Q*_h(theta, j, a) [B, H, J, A] of theta [B]."""
+    def q_table(self, theta: Tensor, last_sign: Tensor | None = None) -> Tensor:
+        """Q*_h(theta, j, a) [B, H, J, A] of theta [B], with c of the last layer times a sign [B] where one is given."""
         level = torch.stack([self.level(h, theta) for h in range(self.horizon)], -1)  # [B, H]
-        gap = self.amplitudes[:, None] * self.signs  # [H, J, A]
+        gap = (self.amplitudes[:, None] * self.signs).expand(len(theta), -1, -1, -1)  # [B, H, J, A]
+        if last_sign is not None:
+            gap = torch.cat([gap[:, :-1], gap[:, -1:] * last_sign[:, None, None, None]], 1)
         return level[..., None, None] + self.unit / 2 * theta[:, None, None, None] * gap
 
     def prior(self, n: int, generator: torch.Generator) -> Tensor:
-        """Draws theta [n, 1]; consumes the generator."""
+        """Draws theta [n, 1], or [n, 2] with the hidden sign; consumes the generator."""
         u = 2 * torch.rand(n, 1, dtype=torch.float64, generator=generator) - 1
-        return u if self.theta_law == "uniform" else TWO_POINT * (1 - 2 * (u < 0).double())
+        theta = u if self.theta_law == "uniform" else TWO_POINT * (1 - 2 * (u < 0).double())
+        if self.hidden_sign == "none":
+            return theta
+        return torch.cat([theta, 1 - 2 * torch.randint(2, (n, 1), generator=generator).double()], 1)
 
     def simulators(self, theta: Tensor, ids: Sequence[int]) -> LayeredSimulators:
         return LayeredSimulators(self, self._checked(theta), ids)
@@ -216,7 +224,10 @@ class Mixture:
     def payoff_grid(self, count: int) -> Tensor:
         """Equally likely values of theta."""
         two = torch.tensor([TWO_POINT, -TWO_POINT], dtype=torch.float64)
-        return (midpoints(-1.0, 1.0, count) if self.theta_law == "uniform" else two)[:, None]
+        theta = (midpoints(-1.0, 1.0, count) if self.theta_law == "uniform" else two)[:, None]
+        if self.hidden_sign == "none":
+            return theta
+        return torch.cat([torch.cat([theta, torch.full_like(theta, sign)], 1) for sign in (1.0, -1.0)])
 
     def log_likelihood(self, theta: Tensor, states: Tensor, x: Tensor) -> Tensor:
         """Readings tell theta by their cells alone."""
@@ -245,14 +256,17 @@ class Mixture:
 
     def _rewards(self, theta: Tensor) -> Tensor:
         """r [B, xi, J, A] = Q*_h(theta, j, a) - V*_{h+1}(T(s, a))."""
-        Q = self.q_table(theta[:, 0])[:, self.graph.layer]  # [B, xi, J, A]
+        Q = self.q_table(theta[:, 0], self._last_sign(theta))[:, self.graph.layer]  # [B, xi, J, A]
         V = (self.cell_probabilities(theta) * Q.amax(-1)).sum(-1)  # [B, xi]
         following = self.graph.next_state
         after = V[:, following.clamp(min=0)] * (following >= 0)
         return (Q - after[:, :, None]).clamp(0.0, self.payment)  # rounding only: the formula stays inside
 
+    def _last_sign(self, theta: Tensor) -> Tensor | None:
+        return None if self.hidden_sign == "none" else theta[:, 1]
+
     def _checked(self, theta: Tensor) -> Tensor:
-        theta = require_theta(theta, ("theta",))
+        theta = require_theta(theta, ("theta",) if self.hidden_sign == "none" else ("theta", "hidden_sign"))
         require_range("theta", float(theta.abs().max()), 0.0, 1.0)
         return theta
 
@@ -286,7 +300,12 @@ class Mixture:
         )
 
     def _validate(self) -> None:
-        choices = {"kind": ("full", "chain"), "base": ("flat", "stacked"), "theta_law": ("uniform", "two_point")}
+        choices = {
+            "kind": ("full", "chain"),
+            "base": ("flat", "stacked"),
+            "theta_law": ("uniform", "two_point"),
+            "hidden_sign": ("none", "last"),
+        }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise SettingError(
