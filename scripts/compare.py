@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 import torch
-from configuration import composed, help_on_runs, plain_config, script, task_overrides
+from configuration import composed, plain_config, script, task_overrides
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -132,7 +132,13 @@ def job(cfg: DictConfig, folder: Path, console: Console) -> None:
     (compare_comparators if comparison.curves else compare)(comparison, title, given, folder, console)
 
 
+def about() -> str:
+    from script_help import help_on_runs
+
+    return help_on_runs(__doc__)
+
+
 if __name__ == "__main__":
     console = Console(width=None if sys.stdout.isatty() else 160)
     going_on = "the same command goes on from here"
-    script("compare", job, kept=lambda cfg, folder: going_on, about=help_on_runs(__doc__), console=console)
+    script("compare", job, kept=lambda cfg, folder: going_on, about=about, console=console)

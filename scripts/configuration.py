@@ -3,16 +3,14 @@
 Every key of a script's settings is there from the start, with the default of its dataclass (`defaults/run`), and its
 records are open: whatever a command line says reaches `s2r_torch.schema`, which knows the types and says what is wrong.
 `net=NAME`, `env=NAME` and `world=NAME` need no file: any name makes a configuration, and the registries say whether it
-is known.
+is known. Settings and registries are imported when a configuration asks for them: no script waits for another's.
 """
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,34 +30,57 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from s2r_torch.errors import S2RError, SettingError
-from s2r_torch.families import FAMILIES
-from s2r_torch.planner.settings import PlanSettings
-from s2r_torch.predictors.nets.settings import NetSettings
-from s2r_torch.predictors.registry import NETS
 from s2r_torch.reports.endings import Ended, clear_ending, say
-from s2r_torch.reports.help import settings_help
-from s2r_torch.runs.deploy_settings import WORLDS, DeploySettings, world_defaults
-from s2r_torch.runs.settings import ComparisonSettings, RunSettings
 from s2r_torch.schema import defaults, typo
 from s2r_torch.text import printable
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 SHARED = CONF / "run"  # experiments and settings of a run, for every script that makes runs
-NAMED = {"env": FAMILIES, "net": NETS, "world": [*WORLDS, *FAMILIES]}  # groups whose options need no file
+NAMED = ("env", "net", "world")  # groups whose options need no file
+
+
+def options(group: str) -> list[str]:
+    """The names that a group knows of; plugins add theirs later."""
+    from s2r_torch.families import FAMILIES
+    from s2r_torch.predictors.registry import NETS
+    from s2r_torch.runs.deploy_settings import WORLDS
+
+    return sorted({"env": [*FAMILIES], "net": [*NETS], "world": [*WORLDS, *FAMILIES]}[group])
 
 
 def run_defaults() -> dict[str, Any]:
     """Every setting of a run with its default; families and networks have their own."""
+    from s2r_torch.runs.settings import RunSettings
+
     values = {key: value for key, value in defaults(RunSettings).items() if key != "nets"}
     return {**values, "plugins": [], "env": {}}
 
 
-DEFAULTS = {
-    "run": run_defaults,
-    "compare": lambda: {"compare": defaults(ComparisonSettings)},
-    "plan": lambda: defaults(PlanSettings),
-    "deploy": lambda: {"checkpoint": "???", **defaults(DeploySettings)},
-}
+def compare_defaults() -> dict[str, Any]:
+    from s2r_torch.runs.settings import ComparisonSettings
+
+    return {"compare": defaults(ComparisonSettings)}
+
+
+def plan_defaults() -> dict[str, Any]:
+    from s2r_torch.planner.settings import PlanSettings
+
+    return defaults(PlanSettings)
+
+
+def deploy_defaults() -> dict[str, Any]:
+    from s2r_torch.runs.deploy_settings import DeploySettings
+
+    return {"checkpoint": "???", **defaults(DeploySettings)}
+
+
+def world_defaults(name: str) -> dict[str, Any]:
+    from s2r_torch.runs import deploy_settings
+
+    return deploy_settings.world_defaults(name)
+
+
+DEFAULTS = {"run": run_defaults, "compare": compare_defaults, "plan": plan_defaults, "deploy": deploy_defaults}
 
 
 def open_records(values: dict[str, Any]) -> DictConfig:
@@ -90,7 +111,7 @@ class Names(ConfigSource):
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         group = config_path.strip("/")
-        return sorted(NAMED[group]) if group in NAMED and results_filter != ObjectType.GROUP else []
+        return options(group) if group in NAMED and results_filter != ObjectType.GROUP else []
 
     def load_config(self, config_path: str) -> ConfigResult:
         if not self.is_config(config_path):
@@ -132,7 +153,9 @@ OmegaConf.register_new_resolver("part", part_of_path, replace=True)
 Job = Callable[[DictConfig, Path, Console], None]
 
 
-def script(name: str, job: Job, *, kept: Callable[[DictConfig, Path], str], about: str, console: Console) -> None:
+def script(
+    name: str, job: Job, *, kept: Callable[[DictConfig, Path], str], about: Callable[[], str], console: Console
+) -> None:
     """Runs a script from its command line to its end, whatever that is (`reports.endings`).
 
     One of several jobs (`-m`) that fails does not end the others; failures are listed at the end, and the code is 2.
@@ -159,7 +182,7 @@ def script(name: str, job: Job, *, kept: Callable[[DictConfig, Path], str], abou
 
     with clear_ending(console, "nothing was begun", exits=True):
         if {"--help", "-h"} & set(sys.argv[1:]):
-            say(console, about)
+            say(console, about())
             return
         os.environ["HYDRA_FULL_ERROR"] = "1"  # its errors come here, and are told like all others
         with our_errors():
@@ -221,40 +244,3 @@ def plain_config(cfg: DictConfig) -> dict[str, Any]:
     """
     with our_errors():
         return OmegaConf.to_container(cfg, resolve=True)
-
-
-def parameters_of(family: Callable) -> str:
-    """A family's parameters with their defaults, as a command line has them."""
-    named = inspect.signature(family).parameters.values()
-    return " ".join(f"env.{p.name}={'???' if p.default is p.empty else p.default}" for p in named)
-
-
-def help_on_deployments(doc: str) -> str:
-    """The help of the script that deploys: its own words, then every setting."""
-    lines = [doc.strip(), "", "Settings: KEY=VALUE on the command line; what is shown is the default.", ""]
-    lines += settings_help(DeploySettings, leave_out=["world"])
-    for kind, record in WORLDS.items():
-        named = f"world={kind}" if kind != "family" else f"world=family, or one of {', '.join(FAMILIES)}, or yours"
-        lines += ["", f"{named}: {inspect.getdoc(record).splitlines()[0]}", *settings_help(record, "world")]
-    return "\n".join(lines)
-
-
-def help_on_runs(doc: str) -> str:
-    """The help of a script that makes runs: its own words, then every setting."""
-    lines = [
-        doc.strip(),
-        "",
-        "Settings: KEY=VALUE on the command line; what is shown is the default. Values of your own: env/NAME.yaml and",
-        "experiment/NAME.yaml in the working folder or its conf/, for env=NAME and +experiment=NAME.",
-        "",
-        "env=grid: a family, with its parameters env.KEY=VALUE, or one that plugins register",
-        *(line for name in FAMILIES for line in textwrap.wrap(f"env={name} {parameters_of(FAMILIES[name])}", 110)),
-        f"net=lookup: a network: {', '.join(NETS)}, or one that plugins register;",
-        "    'net=[lookup,conv]' takes both",
-        *settings_help(NetSettings, "net.NAME"),
-        "plugins=[]: modules of yours that register families and networks",
-        *settings_help(RunSettings, leave_out=["nets"]),
-        "",
-        "hydra.run.dir=FOLDER: where results go; --multirun (-m): several values per key, a,b,c; --hydra-help: more",
-    ]
-    return "\n".join(lines)

@@ -13,7 +13,7 @@ if __name__ == "__main__":
 
 from pathlib import Path
 
-from configuration import help_on_deployments, plain_config, script
+from configuration import plain_config, script
 from omegaconf import DictConfig
 from rich.console import Console
 
@@ -50,5 +50,11 @@ def kept(cfg: DictConfig, folder: Path) -> str:
     return f"what was seen is in {cfg.log}: the same command goes on from there" if cfg.log else "nothing was kept"
 
 
+def about() -> str:
+    from script_help import help_on_deployments
+
+    return help_on_deployments(__doc__)
+
+
 if __name__ == "__main__":
-    script("deploy", run, kept=kept, about=help_on_deployments(__doc__), console=Console())
+    script("deploy", run, kept=kept, about=about, console=Console())

@@ -13,57 +13,21 @@ if __name__ == "__main__":
     starting.end_on_signals()
 
 import json
-import math
-from dataclasses import asdict, replace
-from decimal import Decimal
+from dataclasses import asdict
 from pathlib import Path
 
 from configuration import plain_config, script
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
 from omegaconf import DictConfig
 from rich.console import Console
-from rich.table import Table
 
-from s2r_torch.planner.certification import certification_simulators
 from s2r_torch.planner.comparators import rival_sizes
 from s2r_torch.planner.curves import Curves, exact_crossings, log_range, real_world_curves
 from s2r_torch.planner.orders import crossings, leading_orders
 from s2r_torch.planner.schedules import Plan, Setting, loops, paper, sweep
 from s2r_torch.planner.settings import PlanSettings
 from s2r_torch.reports.help import settings_help
+from s2r_torch.reports.plan_tables import SPREADS, show, simulators_for
 from s2r_torch.schema import build
-
-NAMES = {
-    "paper": "paper, every path",
-    "paper_cover": "paper, path cover",
-    "loops_cover": "Theorem L",
-    "sweep_cover": "Theorem R",
-    "real_as_stated": "paper as stated",
-    "real": "paper, factor HSA restored",
-    "real_cover": "paper, path cover",
-    "real_sweep": "Theorem R",
-    "krishnamurthy2016": "Krishnamurthy 2016, with reward",
-    "jiang2017": "Jiang 2017, Sun 2019 as quoted, with reward",
-    "jiang2017_layered": "Jiang 2017, Sun 2019, rank max |S_h|, with reward",
-}
-COLORS = {
-    "paper": "#3b6fb6",
-    "paper_cover": "#8db4e0",
-    "loops_cover": "#e08a1e",
-    "sweep_cover": "#1b8a5a",
-    "real_as_stated": "#8db4e0",
-    "real": "#3b6fb6",
-    "real_sweep": "#1b8a5a",
-    "krishnamurthy2016": "#a0459b",
-    "jiang2017": "#e3a09c",
-    "jiang2017_layered": "#c8413b",
-}
-SPREADS = (0.5, 0.3, 0.1)  # of values over simulators
-WITH_REWARD = ("krishnamurthy2016", "jiang2017", "jiang2017_layered")
-OUTLINE = [withStroke(linewidth=3, foreground="white")]
-LABEL = {"textcoords": "offset points", "fontsize": 8.5, "ha": "right", "va": "top", "path_effects": OUTLINE}
 
 
 def run(cfg: DictConfig, folder: Path, console: Console) -> None:
@@ -72,6 +36,8 @@ def run(cfg: DictConfig, folder: Path, console: Console) -> None:
     plans = {plan.__name__: plan(setting, check_range=asked.check_range) for plan in (paper, loops, sweep)}
     curves = real_world_curves(setting, log_range(*asked.epsilon_range, asked.epsilon_points))
     if path is not None:
+        from s2r_torch.reports.plan_figure import draw  # matplotlib, for those who want the figure
+
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         draw(setting, curves).savefig(path, dpi=160)
     if asked.json:
@@ -100,190 +66,10 @@ def as_data(setting: Setting, plans: dict[str, Plan], curves: Curves, path: str 
     }
 
 
-def show(console: Console, setting: Setting, plans: dict[str, Plan], curves: Curves, path: str | None) -> None:
-    console.print("", headline(setting), "", sep="\n", highlight=False)
-    console.print(budget_table(plans), "")
-    console.print(order_table(setting), "")
-    console.print(rival_table(setting), "")
-    console.print(crossing_table(setting, curves), "")
-    console.print(certification_table(setting), "")
-    if path is not None:
-        console.print(f"Figure: {path}", highlight=False)
-
-
-def headline(setting: Setting) -> str:
-    return (
-        f"H = {setting.horizon}, S = {setting.max_states_per_layer}, A = {setting.num_actions}, "
-        f"F = {number(setting.num_members)}, w = {setting.cover_width}, "
-        f"epsilon = {setting.epsilon:g}, delta = {setting.delta:g}\n"
-        f"alpha = {setting.order:g}, d = {setting.obs_dim}, C_L = {setting.lipschitz_bound:g}, "
-        f"C_dist = {setting.density_constant:g}, zeta = {setting.zeta:g}"
-    )
-
-
-def budget_table(plans: dict[str, Plan]) -> Table:
-    table = Table(title="Exact budgets (worst case, constants included)", title_justify="left")
-    table.add_column("")
-    for name in ("paper", "Theorem L", "Theorem R"):
-        table.add_column(name, justify="right")
-    budgets, episodes = [p.budget for p in plans.values()], [p.episodes for p in plans.values()]
-    printed, *repaired = plans.values()
-    rows = {
-        "accuracy phi": [b.phi for b in budgets],
-        "elimination threshold": [printed.thresholds.printed, *(p.thresholds.sharp for p in repaired)],
-        "simulators B": [b.num_simulators for b in budgets],
-        "n_dist, per state and simulator": [b.n_dist for b in budgets],
-        "n_train, per state and simulator": [b.n_train for b in budgets],
-        "n_test, per path and simulator": [budgets[0].n_test, budgets[1].n_test, None],
-        "n_1, rollouts per simulator": [budgets[0].n_rollouts, budgets[1].n_rollouts, None],
-        "N_2, probes in total": [budgets[0].n_probes, budgets[1].n_probes, None],
-        "n_real, per state": [b.n_real for b in budgets],
-        None: [],
-        "simulator episodes, densities": [e.sim_density for e in episodes],
-        "simulator episodes, elimination": [e.sim_learning for e in episodes],
-        "simulator episodes, loop": [episodes[0].sim_loop, episodes[1].sim_loop, None],
-        "[bold]real episodes, every path (HSA)": [e.real_paths for e in episodes],
-        "[bold]real episodes, one path a state (HS)": [e.real_states for e in episodes],
-        "[bold]real episodes, path cover (w)": [e.real_cover for e in episodes],
-    }
-    for name, values in rows.items():
-        table.add_section() if name is None else table.add_row(name, *map(number, values))
-    table.caption = "\n".join(notes(plans)) or None
-    return table
-
-
-def notes(plans: dict[str, Plan]) -> list[str]:
-    """What a reader of the table must know."""
-    found = []
-    outside = ", ".join(name for name, plan in plans.items() if not plan.in_range)
-    if outside:
-        found.append(f"Outside the assumptions: {outside}. Computed, but nothing is promised.")
-    for name, plan in plans.items():
-        if plan.budget.n_real < plan.n_real_floor:
-            found.append(f"n_real of {name} is no advice: the density bound needs {number(plan.n_real_floor)} or more.")
-    return found
-
-
-def order_table(setting: Setting) -> Table:
-    table = Table(title="Real-world orders, without constants", title_justify="left")
-    table.add_column("")
-    table.add_column("order", justify="right")
-    orders = leading_orders(setting)
-    for name in ("real_as_stated", "real", "real_cover", "real_sweep", *WITH_REWARD):
-        table.add_row(NAMES[name], number(getattr(orders, name)))
-    return table
-
-
-def rival_table(setting: Setting) -> Table:
-    """What learning from rewards of the real world asks for, constants included, by the rivals' own theorems."""
-    table = Table(title="Real-world episodes with reward (worst case, constants included)", title_justify="left")
-    table.add_column("")
-    for name in ("phi", "rounds", "per round or state", "in all"):
-        table.add_column(name, justify="right")
-    sizes = rival_sizes(setting)
-    table.add_row(
-        "LSVEE (Krishnamurthy 2016), one pass",
-        *map(number, (sizes.lsvee.phi, None, sizes.lsvee.n_train, sizes.lsvee.total)),
-    )
-    for name, method in (("OLIVE (Jiang 2017)", sizes.olive), ("Sun 2019", sizes.sun)):
-        spent = method.n_test + method.n_learn
-        table.add_row(name, *map(number, (method.phi, math.ceil(method.rounds), spent, method.total)))
-    table.caption = "Ranks are at most max |S_h|. Constants of the first two are re-derived."
-    return table
-
-
-def crossing_table(setting: Setting, curves: Curves) -> Table:
-    table = Table(title="Where curves cross in epsilon", title_justify="left")
-    for name, justify in (("cheaper below", "left"), ("cheaper above", "left"), ("epsilon", "right")):
-        table.add_column(name, justify=justify)
-    for crossing in crossings(setting):
-        where = f"{crossing.epsilon:.3g}" if crossing.epsilon <= 1 else "> 1, never reached"
-        table.add_row(NAMES[crossing.cheaper_below], NAMES[crossing.cheaper_above], where)
-    exact = exact_crossings(curves)
-    for below, above, epsilon in exact:
-        table.add_row(f"{NAMES[below]} (exact)", f"{NAMES[above]} (exact)", f"{epsilon:.3g}")
-    if not exact:
-        table.caption = "Rows are orders. The exact budgets do not cross in the range of the figure."
-    return table
-
-
-def simulators_for(setting: Setting, spread: float) -> int:
-    return certification_simulators(setting.epsilon, setting.delta, spread)
-
-
-def certification_table(setting: Setting) -> Table:
-    """What `practical` runs promise instead: a certificate from fresh simulators."""
-    sure = f"{1 - setting.delta:.0%} sure"
-    title = f"In practice: a certified value within {setting.epsilon:g} of the measured mean, {sure}"
-    table = Table(title=title, title_justify="left")
-    table.add_column("spread of values over simulators")
-    table.add_column("fresh simulators", justify="right")
-    for spread in SPREADS:
-        largest = " (the largest possible)" if spread == 0.5 else ""
-        table.add_row(f"{spread:g}{largest}", number(simulators_for(setting, spread)))
-    table.caption = "A forecast. The certificate assumes i.i.d. theta only, and needs no real-world episode."
-    return table
-
-
-def number(value: float | int | None) -> str:
-    """Short, and safe for integers beyond a float."""
-    if value is None:
-        return "-"
-    if isinstance(value, int) and value < 10**6:
-        return f"{value:,}".replace(",", " ")
-    return f"{Decimal(value):.2e}".replace("e+", "e")
-
-
-def draw(setting: Setting, curves: Curves) -> Figure:
-    """Real-world episodes against epsilon: exact budgets on the left, orders on the right, never mixed."""
-    figure = Figure(figsize=(12.5, 5.6), layout="constrained")
-    figure.suptitle(headline(setting), fontsize=10, color="#555555")
-    exact, orders = figure.subplots(1, 2, sharex=True)
-    draw_panel(exact, setting, curves.epsilons, curves.exact, "Exact budgets, constants included")
-    exact.set_ylabel("real-world episodes")
-    draw_panel(orders, setting, curves.epsilons, curves.orders, "Orders of growth, without constants")
-    orders.set_ylabel("leading term of real-world episodes, not a count")
-    mark_epsilon(exact, setting)
-    mark_crossings(orders, setting, curves)
-    return figure
-
-
-def draw_panel(axes: Axes, setting: Setting, epsilons: tuple[float, ...], curves: dict, title: str) -> None:
-    for name, values in curves.items():
-        points = [(x, float(y)) for x, y in zip(epsilons, values, strict=True) if y is not None]
-        if points:
-            style = "--" if name in WITH_REWARD else "-"
-            axes.plot(*zip(*points, strict=True), style, color=COLORS[name], linewidth=2, label=NAMES[name])
-    axes.axvline(setting.epsilon, color="#777777", linewidth=1.2, linestyle=":", zorder=1)
-    axes.set(xscale="log", yscale="log", xlabel=r"wanted suboptimality $\epsilon$")
-    axes.set_title(title, loc="left", fontweight="bold")
-    axes.grid(which="major", color="#ebebeb")
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower left")
-
-
-def mark_epsilon(axes: Axes, setting: Setting) -> None:
-    """The exact numbers at the setting's own epsilon."""
-    here = real_world_curves(setting, [setting.epsilon])
-    for name, (episodes,) in here.exact.items():
-        if episodes is not None:
-            axes.plot(setting.epsilon, float(episodes), "o", color=COLORS[name], markersize=5)
-            place = {"xytext": (6, 4), "ha": "left", "va": "bottom"} if name == "paper" else {"xytext": (-6, -4)}
-            axes.annotate(number(episodes), (setting.epsilon, float(episodes)), color=COLORS[name], **(LABEL | place))
-
-
-def mark_crossings(axes: Axes, setting: Setting, curves: Curves) -> None:
-    low, high = curves.epsilons[0], curves.epsilons[-1]
-    for crossing in crossings(setting):
-        pair = (crossing.cheaper_below, crossing.cheaper_above)
-        if low <= crossing.epsilon <= high and set(pair) <= curves.orders.keys():
-            height = getattr(leading_orders(replace(setting, epsilon=crossing.epsilon)), pair[0])
-            axes.plot(crossing.epsilon, height, "o", markerfacecolor="white", markeredgecolor="black", zorder=5)
-            axes.annotate(rf"$\epsilon$ = {crossing.epsilon:.2g}", (crossing.epsilon, height), (-6, -4), **LABEL)
+def about() -> str:
+    return "\n".join([__doc__.strip(), "", *settings_help(PlanSettings)])
 
 
 if __name__ == "__main__":
-    about = "\n".join([__doc__.strip(), "", *settings_help(PlanSettings)])
     console = Console(stderr=True)  # stdout is for the answer alone
     script("plan", run, kept=lambda cfg, folder: "nothing is kept", about=about, console=console)

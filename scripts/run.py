@@ -15,14 +15,13 @@ if __name__ == "__main__":
 from pathlib import Path
 
 import torch
-from configuration import help_on_runs, plain_config, script
+from configuration import plain_config, script
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from s2r_torch.errors import FolderError
 from s2r_torch.files.whole import write_text
 from s2r_torch.reports.console import LiveReporter, table
-from s2r_torch.reports.files import write_reports
 from s2r_torch.reports.summary import unfinished
 from s2r_torch.runs.folder import finished_stages, write_json
 from s2r_torch.runs.run import execute
@@ -42,6 +41,8 @@ def run(cfg: DictConfig, folder: Path, console: Console) -> None:
         left = unfinished(settings.name, settings.seed, type(error).__name__, finished_stages(folder))
         write_json(folder / "summary.json", left)
         raise
+    from s2r_torch.reports.files import write_reports  # matplotlib: nobody waits for it before there is a result
+
     write_text(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
     console.print(table(write_reports(results, folder)))
     console.print(f"written to {folder}", soft_wrap=True, highlight=False)
@@ -51,5 +52,11 @@ def kept(cfg: DictConfig, folder: Path) -> str:
     return f"the same command with hydra.run.dir={folder} goes on from there"
 
 
+def about() -> str:
+    from script_help import help_on_runs
+
+    return help_on_runs(__doc__)
+
+
 if __name__ == "__main__":
-    script("run", run, kept=kept, about=help_on_runs(__doc__), console=Console())
+    script("run", run, kept=kept, about=about, console=Console())

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from scipy import stats
+from scipy.special import bdtrc
 from torch import Tensor
 
 from s2r_torch.assurance import confidence
@@ -140,9 +140,7 @@ def share_bound(returns: Tensor, settings: CertificateSettings, exact_values: Te
     """
     M, right = len(returns), 1 - settings.delta_world if exact_values is None else 1.0
     q = (1 - settings.share) * right
-    r = int(stats.binom.ppf(settings.delta, M, q))
-    while r > 0 and stats.binom.sf(r - 1, M, q) < 1 - settings.delta:
-        r -= 1
+    r = int((bdtrc(torch.arange(M).numpy(), M, q) >= 1 - settings.delta).sum())  # P(Bin > k) for k = 0..M-1
     if r == 0:
         return 0.0
     each = confidence.lower(returns, settings.delta_world) if exact_values is None else exact_values

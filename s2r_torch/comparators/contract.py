@@ -38,7 +38,7 @@ from s2r_torch.families.contract import GroundTruth
 from s2r_torch.families.draws import Draws
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets.net import Net
-from s2r_torch.predictors.training.fit import TrainingData
+from s2r_torch.predictors.training.data import TrainingData
 from s2r_torch.problem import Problem
 from s2r_torch.registry import Registry
 from s2r_torch.rng import Seed

@@ -19,8 +19,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from scipy.optimize import minimize_scalar
-
 from s2r_torch.density.kernels import EpanechnikovKernel, Kernel
 from s2r_torch.errors import AssumptionError, SettingError
 
@@ -94,6 +92,8 @@ def explicit_bandwidth(kernel: Kernel, n: int, *, widest: float, **assumptions) 
 
     def total(log_h: float) -> float:
         return explicit_radius(kernel, n, math.exp(log_h), **assumptions).total
+
+    from scipy.optimize import minimize_scalar  # where nothing is proved, nobody waits for it
 
     found = minimize_scalar(total, bounds=(math.log(widest) - 20, math.log(widest)), method="bounded")
     return math.exp(found.x)

@@ -13,6 +13,7 @@ from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal, getcontext
 from s2r_torch.errors import SettingError
 
 DIGITS = 200
+ROUGH = 60  # digits of a first solution; the rest double with every step of Newton's method
 Number = int | float | str | Decimal
 
 
@@ -72,17 +73,22 @@ def density_root(radius: Number, constant: Number, log_term: Decimal, order: Num
     def excess(y: Decimal) -> Decimal:
         return y - log_term - (log(y) - log_q) / (2 * a)
 
+    def newton(y: Decimal) -> Decimal:
+        tolerance = exact(10) ** (8 - getcontext().prec)
+        while True:
+            step = excess(y) / (1 - 1 / (2 * a * y))
+            y -= step
+            if abs(step) <= tolerance * y:
+                return y
+
     y = 1 / (2 * a)
     if excess(y) > 0:
         return None
-    while excess(y) <= 0:
-        y *= 2
-    tolerance = exact(10) ** (8 - getcontext().prec)
-    while True:
-        step = excess(y) / (1 - 1 / (2 * a * y))
-        y -= step
-        if abs(step) <= tolerance * y:
-            return (y - log_term).exp()
+    with localcontext(prec=ROUGH):
+        while excess(y) <= 0:
+            y *= 2
+        y = newton(y)
+    return (newton(y) - log_term).exp()
 
 
 def density_samples(radius: Number, constant: Number, log_term: Decimal, order: Number, obs_dim: int) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from rich.table import Table
-from scipy import stats
+from scipy.special import stdtrit
 
 from s2r_torch.comparators.contract import COMPARATORS, Access
 from s2r_torch.files.whole import replacing
@@ -107,7 +107,7 @@ def _point(cells: list) -> Point:
     return Point(
         sum(cell.episodes for cell in cells) / len(cells),
         float(values.mean()) / best,
-        float(stats.t.ppf(0.975, max(1, count - 1))) * spread / best,
+        float(stdtrit(max(1, count - 1), 0.975)) * spread / best,
         sum(cell.accepted for cell in cells) / len(cells),
         count,
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from scipy import stats
+from scipy.special import stdtrit
 from torch import Tensor
 
 from s2r_torch.assurance.rehearsal import densities_after
@@ -116,7 +116,7 @@ def _values(
 
 def _interval(value: Tensor, optimal: Tensor) -> tuple[float, float, float]:
     """Mean of values [B], and its 95 % interval from the paired gap to the optimum, cut at 0 and the optimum."""
-    half = stats.t.ppf(0.975, len(value) - 1) * float((optimal - value).std()) / math.sqrt(len(value))
+    half = float(stdtrit(len(value) - 1, 0.975)) * float((optimal - value).std()) / math.sqrt(len(value))
     mean = float(value.mean())
     return mean, max(0.0, mean - half), min(float(optimal.mean()), mean + half)
 

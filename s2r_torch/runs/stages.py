@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -35,8 +36,7 @@ from s2r_torch.learning.sim2real import Trial, method_named
 from s2r_torch.planner.budget import Budget
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.registry import variants
-from s2r_torch.predictors.training.fit import TrainingData
-from s2r_torch.predictors.training.train import Trainer
+from s2r_torch.predictors.training.data import TrainingData
 from s2r_torch.problem import Problem
 from s2r_torch.progress import Progress
 from s2r_torch.rng import Seed
@@ -56,6 +56,9 @@ from s2r_torch.runs.results import (
     Trained,
 )
 from s2r_torch.runs.settings import RunSettings
+
+if TYPE_CHECKING:
+    from s2r_torch.predictors.training.train import Trainer
 
 WORTHLESS = 0.98  # share of the optimum from which a fixed list leaves densities nothing to add
 
@@ -299,6 +302,8 @@ def _remarks(context: Context, meta_policy: MetaPolicy, worth: evaluation.Worth,
 
 def _trainer(context: Context, problem: Problem, data: TrainingData) -> Trainer:
     """Trains networks as the class F is trained."""
+    from s2r_torch.predictors.training.train import Trainer  # Lightning takes seconds, which no other stage waits for
+
     settings = context.settings
     return Trainer(
         problem,

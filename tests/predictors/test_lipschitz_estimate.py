@@ -10,7 +10,8 @@ from s2r_torch.episodes import Transitions
 from s2r_torch.errors import SettingError
 from s2r_torch.predictors.nets import lipschitz_estimate
 from s2r_torch.predictors.nets.lipschitz_estimate import mean_values, pairwise_lipschitz
-from s2r_torch.predictors.training.fit import TrainingData, TrainingSettings, fit
+from s2r_torch.predictors.training.data import TrainingData
+from s2r_torch.predictors.training.fit import TrainingSettings, fit
 from s2r_torch.rng import Seed
 
 WHERE = problem("line")

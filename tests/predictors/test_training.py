@@ -20,7 +20,8 @@ from s2r_torch.families.mixture.family import Mixture
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.registry import net_class
 from s2r_torch.predictors.training import fit as training
-from s2r_torch.predictors.training.fit import TrainingData, TrainingSettings, fit, one_cycle
+from s2r_torch.predictors.training.data import TrainingData
+from s2r_torch.predictors.training.fit import TrainingSettings, fit, one_cycle
 from s2r_torch.predictors.training.snapshots import Snapshots, not_worse
 from s2r_torch.problem import Problem
 from s2r_torch.rng import Seed

@@ -25,7 +25,8 @@ from s2r_torch.predictors import registry
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets.free import FreeNet
 from s2r_torch.predictors.registry import net_class, register, variants
-from s2r_torch.predictors.training.fit import TrainingData, TrainingSettings, fit
+from s2r_torch.predictors.training.data import TrainingData
+from s2r_torch.predictors.training.fit import TrainingSettings, fit
 from s2r_torch.registry import import_plugins
 from s2r_torch.reports.deployment import report
 from s2r_torch.rng import Seed

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from configuration import help_on_runs, plain_config
+from configuration import plain_config
+from script_help import help_on_runs
 from support.smoke import CONF, SMALL, composed, small_settings
 
 from s2r_torch.errors import SettingError

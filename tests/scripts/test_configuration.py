@@ -29,7 +29,7 @@ def run(tmp_path, monkeypatch):
         console = Console(file=io.StringIO(), width=200)
         kept = lambda cfg, folder: f"{folder.name} is kept"  # noqa: E731
         try:
-            configuration.script(name, job, kept=kept, about="HELP", console=console)
+            configuration.script(name, job, kept=kept, about=lambda: "HELP", console=console)
             return 0, console.file.getvalue()
         except SystemExit as ended:
             return ended.code, console.file.getvalue()

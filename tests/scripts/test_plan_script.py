@@ -1,6 +1,5 @@
 """scripts/plan.py: the table, the JSON, the figure, and nothing else left behind."""
 
-import importlib.util
 import json
 import math
 import os
@@ -15,17 +14,11 @@ from s2r_torch.errors import SettingError
 from s2r_torch.planner.curves import EXACT, ORDERS, Curves, exact_crossings, log_range, real_world_curves
 from s2r_torch.planner.orders import leading_orders
 from s2r_torch.planner.schedules import Setting, loops, paper, sweep
+from s2r_torch.reports.plan_figure import draw
+from s2r_torch.reports.plan_tables import NAMES, number
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "plan.py"
 SETTING = Setting(3, 3, 3, 100, 0.1, 0.05, 2.0, 1, 1.0, 1.0, 0.5, cover_width=4)  # the defaults of conf/plan.yaml
-
-
-@pytest.fixture(scope="module")
-def script():
-    specification = importlib.util.spec_from_file_location("plan_script", SCRIPT)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 def run(folder: Path, *overrides: str) -> subprocess.CompletedProcess:
@@ -67,12 +60,12 @@ def test_settings_outside_the_assumptions(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_exact_budgets_and_orders_are_never_in_one_panel(script):
-    figure = script.draw(SETTING, real_world_curves(SETTING, log_range(1e-3, 1.0, 3)))
+def test_exact_budgets_and_orders_are_never_in_one_panel():
+    figure = draw(SETTING, real_world_curves(SETTING, log_range(1e-3, 1.0, 3)))
     exact, orders = figure.axes
     for axes, names in ((exact, EXACT), (orders, ORDERS)):
         assert axes.get_xscale() == axes.get_yscale() == "log"
-        assert [text.get_text() for text in axes.get_legend().get_texts()] == [script.NAMES[name] for name in names]
+        assert [text.get_text() for text in axes.get_legend().get_texts()] == [NAMES[name] for name in names]
         assert axes.get_xlabel() and axes.get_ylabel() and axes.get_title("left")
 
 
@@ -100,6 +93,6 @@ def test_exact_crossings_are_found_between_points():
     assert not exact_crossings(real_world_curves(SETTING, log_range(1e-3, 1.0, 5)))
 
 
-def test_numbers_are_short_and_never_overflow(script):
-    shown = [script.number(value) for value in (None, 999_999, 10**6, 10**400, 0.000123)]
+def test_numbers_are_short_and_never_overflow():
+    shown = [number(value) for value in (None, 999_999, 10**6, 10**400, 0.000123)]
     assert shown == ["-", "999 999", "1.00e6", "1.00e400", "1.23e-4"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from scipy import stats
+from scipy.special import chdtrc
 from torch import Tensor
 
 from s2r_torch.errors import ObservationError, SettingError
@@ -174,7 +174,7 @@ def _dependence(one: Tensor, other: Tensor) -> float:
     n = one.shape[1]
     z = torch.einsum("bnf,bng->bfg", one, other) / n**0.5
     pooled = z.square().sum(0)  # about chi-square with B degrees of freedom
-    return float(stats.chi2.sf(float(pooled.max()), len(one))) * pooled.numel()
+    return float(chdtrc(len(one), float(pooled.max()))) * pooled.numel()
 
 
 def check_buffers(probe: Probe) -> list[Finding]:

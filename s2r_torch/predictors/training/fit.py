@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path as FilePath
 
 import torch
@@ -30,9 +29,9 @@ from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
 from s2r_torch.base import StateGraph
-from s2r_torch.episodes import Transitions
 from s2r_torch.predictors.nets.lipschitz_estimate import pairwise_lipschitz
 from s2r_torch.predictors.nets.net import Net
+from s2r_torch.predictors.training.data import TrainingData
 from s2r_torch.predictors.training.settings import TrainingSettings, device_of
 from s2r_torch.predictors.training.snapshots import Snapshots
 from s2r_torch.predictors.training.state import load_state, origin_of, save_state
@@ -41,18 +40,6 @@ from s2r_torch.rng import Seed
 
 CHECKS = 20  # times a layer that held-out risks are looked at
 SAVE_SECONDS = 10.0  # between states written to disk
-
-
-@dataclass(frozen=True, eq=False)
-class TrainingData:
-    """Draws of theta that train F, and judge nothing."""
-
-    D: Tensor  # [B, xi, G] estimated densities
-    samples: tuple[Transitions, ...]  # [xi] transitions at every state
-
-    def tensors(self) -> list[Tensor]:
-        """All of it."""
-        return [self.D, *(part for t in self.samples for part in (t.x, t.actions, t.rewards))]
 
 
 def fit(

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.registry import net_class
-from s2r_torch.predictors.training.fit import TrainingData, fit
+from s2r_torch.predictors.training.data import TrainingData
+from s2r_torch.predictors.training.fit import fit
 from s2r_torch.predictors.training.settings import TrainingSettings
 from s2r_torch.predictors.training.trainer import tensorboard_logger
 from s2r_torch.problem import Problem
