@@ -239,6 +239,16 @@ class StateGraph:
             )
 
 
+def spelt(actions: Path) -> str:
+    """A sequence of actions in words: "0 1 1"."""
+    return " ".join(map(str, actions)) or "(none: look at the start only)"
+
+
+def after(path: Path) -> str:
+    """Where an action path leads, in words: "at the start", "after actions 0 1"."""
+    return f"after actions {spelt(path)}" if path else "at the start"
+
+
 def check_shape(name: str, tensor: Tensor, expected: tuple[int | None, ...], cause: str) -> None:
     """Raises ObservationError unless `tensor` has that shape; None matches any size."""
     if tensor.ndim != len(expected) or any(e not in (None, g) for g, e in zip(tensor.shape, expected, strict=True)):

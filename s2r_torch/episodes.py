@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, ProblemSpec, Simulators, check_shape
+from s2r_torch.base import Path, ProblemSpec, Simulators, after, check_shape
 from s2r_torch.errors import ObservationError, RewardError, S2RError, SettingError, SimulatorError
 from s2r_torch.rng import Seed
 from s2r_torch.text import printable
@@ -82,6 +82,10 @@ class Guard:
         """The same simulators, counted under another name."""
         return Guard(self.inner, self.ledger, purpose)
 
+    def where(self, b: int, path: Path) -> str:
+        """A place in words: "in simulator 17 after actions 0 1"."""
+        return f"in simulator {self.ids[b]} {after(path)}"
+
     def _check_actions(self, actions: Tensor) -> None:
         if actions.shape != self._total.shape or actions.dtype != torch.int64:
             raise SettingError(
@@ -131,7 +135,7 @@ class Guard:
         return x
 
     def _where(self, b: int, i: int) -> str:
-        return f"in simulator {self.ids[b]} after actions {tuple(int(a[b, i]) for a in self._actions)}"
+        return self.where(b, tuple(int(a[b, i]) for a in self._actions))
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,6 +33,7 @@ from s2r_torch.density.estimator import DensityEstimator, sup_distance
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.episodes import Guard, observe, try_actions
 from s2r_torch.errors import SettingError
+from s2r_torch.learning.estimator import density_at
 from s2r_torch.learning.exploration import Exploration
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
@@ -82,7 +83,7 @@ def diagnose(
             check_reactiveness(data, ensemble, reach, settings),
             check_realizability(simulators, data, D_hat, ensemble, reach, settings, seed.child("realizability")),
             check_smoothness(simulators, ensemble, estimator, settings, seed.child("smoothness")),
-            check_lipschitz(data, ensemble, estimator, exploration.noise),
+            check_lipschitz(simulators, data, ensemble, estimator, exploration.noise),
             check_separation(exploration, D_hat, settings),
         )
     )
@@ -102,7 +103,8 @@ def check_smoothness(
     estimators, orders = _ever_wider(estimator), {}
     for s, path in enumerate(ensemble.problem.graph.paths):
         x = observe(few, path, settings.n_rough, seed.child(s))
-        order = _order_seen(x, estimators, min(orders.values(), default=math.inf), seed.child("band", s))
+        D_hat = [density_at(estimate, few, path, x) for estimate in estimators]
+        order = _order_seen(x, D_hat, estimators, min(orders.values(), default=math.inf), seed.child("band", s))
         if order is not None:
             orders[s] = order
     assumed = estimator.kernel.order
@@ -126,9 +128,13 @@ def _ever_wider(estimator: DensityEstimator) -> list[DensityEstimator]:
     return [replace(estimator, grid=grid, bandwidth=tuple(t * s for s in grid.spacing)) for t in below]
 
 
-def _order_seen(x: Tensor, estimators: list[DensityEstimator], enough: float, seed: Seed) -> float | None:
-    """The largest order that a bandwidth shows, from x [few, n, d], or any of `enough`; None where none shows."""
-    D_hat = [estimate(x) for estimate in estimators]
+def _order_seen(
+    x: Tensor, D_hat: list[Tensor], estimators: list[DensityEstimator], enough: float, seed: Seed
+) -> float | None:
+    """The largest order that a bandwidth shows, from x [few, n, d], or any of `enough`; None where none shows.
+
+    D_hat are the estimates of x.
+    """
     smeared = 1.05 - 0.75 ** x.shape[-1]  # what a jump loses, and a little more
     seen = None
     for k in range(len(D_hat) - 4):
@@ -146,14 +152,16 @@ def _order_seen(x: Tensor, estimators: list[DensityEstimator], enough: float, se
     return seen
 
 
-def check_lipschitz(data: tuple[Halves, ...], ensemble: Ensemble, estimator: DensityEstimator, noise: float) -> Finding:
+def check_lipschitz(
+    simulators: Guard, data: tuple[Halves, ...], ensemble: Ensemble, estimator: DensityEstimator, noise: float
+) -> Finding:
     """A4: how far the density noise moves values, by the certified constants and as measured."""
     bound = ensemble.lipschitz_bound()
     largest = float(bound.max())
     if not bool(torch.isfinite(bound).all()) or not bool((bound >= 0).all()):
         return Finding("A4", VIOLATED, "a member has no finite certified Lipschitz constant", {"C_L": largest})
     certified, n = largest * noise, data[0][0].x.shape[1]
-    moved, apart = _movement(data, ensemble, estimator)
+    moved, apart = _movement(simulators, data, ensemble, estimator)
     numbers = {"C_L": largest, "error": certified, "moved": moved, "apart": apart}
     measured = f"measured, two estimates from {n} readings, {apart:.3g} apart, move them by {moved:.3g}"
     text = f"density noise of {noise:.3g} moves values by at most {certified:.3g} (certified C_L <= {largest:.3g})"
@@ -162,13 +170,18 @@ def check_lipschitz(data: tuple[Halves, ...], ensemble: Ensemble, estimator: Den
     return Finding("A4", PLAUSIBLE, f"{text}; {measured}", numbers)
 
 
-def _movement(data: tuple[Halves, ...], ensemble: Ensemble, estimator: DensityEstimator) -> tuple[float, float]:
+def _movement(
+    simulators: Guard, data: tuple[Halves, ...], ensemble: Ensemble, estimator: DensityEstimator
+) -> tuple[float, float]:
     """The largest change of a value from one density estimate to another, and how far these are apart.
 
     Both are means over simulators: the former of the largest |f(D, x, a) - f(D', x, a)| of any member, over the
     readings of all states; the latter of the largest distance of a state's two estimates.
     """
-    one, other = (torch.stack([estimator(halves[h].x) for halves in data], 1) for h in (0, 1))
+    each = list(zip(ensemble.problem.graph.paths, data, strict=True))
+    one, other = (
+        torch.stack([density_at(estimator, simulators, path, halves[h].x) for path, halves in each], 1) for h in (0, 1)
+    )
     before, after = ensemble.evaluator(one), ensemble.evaluator(other)
     layer = ensemble.problem.graph.layer.tolist()
     moved = [before.largest_change(after, layer[s], halves[0].x) for s, halves in enumerate(data)]  # [F, B] each

@@ -88,14 +88,18 @@ def passed_again(meta_policy: MetaPolicy) -> tuple[int, ...]:
 def densities_after(meta_policy: MetaPolicy, simulators: Guard, n: int, seed: Seed) -> Tensor:
     """D_hat [M, xi, G] that Deploy would estimate in M simulators if it were given n readings of every state."""
     seen = collect(replace(meta_policy, n_real=n), _AsWorlds(simulators, seed.child("look", n)))
-    return meta_policy.densities(seen.observations)
+    return meta_policy.densities(seen.observations, _named(simulators))
 
 
 def _seen(meta_policy: MetaPolicy, simulators: Guard, seed: Seed) -> tuple[Tensor, Tensor]:
     """D_hat [M, xi, G] as Deploy estimates them, and densities [M, v, G] of the states that are passed again."""
     seen = collect(meta_policy, _AsWorlds(simulators, seed))
-    D_hat = meta_policy.densities(seen.observations)
-    return D_hat, densities_again(meta_policy, seen, D_hat)
+    D_hat = meta_policy.densities(seen.observations, _named(simulators))
+    return D_hat, densities_again(meta_policy, seen, D_hat, _named(simulators))
+
+
+def _named(simulators: Guard) -> list[str]:
+    return [f"simulator {i}" for i in simulators.ids]
 
 
 class _AsWorlds:

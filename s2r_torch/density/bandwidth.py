@@ -23,7 +23,7 @@ from torch import Tensor
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import Kernel
-from s2r_torch.density.samples import check_samples
+from s2r_torch.density.samples import SampleError, check_samples
 from s2r_torch.errors import ObservationError, SettingError
 
 CANDIDATES, RATIO, WIDEST = 12, 1.25, 1.25  # from 1.25 times the reference down to 1 / 9.3 of it
@@ -141,8 +141,11 @@ def pilot_scale(x_pilot: Tensor) -> tuple[float, ...]:
         )
     scale = x_pilot.double().std(-2).reshape(-1, x_pilot.shape[-1]).median(0).values.tolist()
     if min(scale) <= 0:
-        raise ObservationError(
-            expected="pilot samples that vary", got=f"standard deviations {scale}", cause="a stuck sensor"
+        raise SampleError(
+            expected="pilot samples that vary",
+            got="{} has one value in most states",
+            cause="a stuck sensor; its law has no density (Assumption 3)",
+            columns=(scale.index(min(scale)),),
         )
     return tuple(scale)
 

@@ -33,7 +33,7 @@ from s2r_torch.density.direct import direct_sums, gemm_sums
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import Kernel
 from s2r_torch.density.moments import add_moments, combine_moments, faster_by_moments, window_sums
-from s2r_torch.density.samples import at_index, check_samples, check_scattered, check_varies, varies
+from s2r_torch.density.samples import SampleError, check_samples, check_scattered, check_varies, index_of, varies
 from s2r_torch.density.windows import AxisWindows
 from s2r_torch.errors import ObservationError, SettingError
 
@@ -139,10 +139,11 @@ class DensityEstimator:
         """Raises ObservationError when more than the allowed share of some state's n samples lies off the grid."""
         if bool((off > self.off_grid_limit * n).any()):
             worst = int(off.flatten().argmax())
-            raise ObservationError(
+            raise SampleError(
                 expected=f"at most {self.off_grid_limit:.2%} of a state's samples off the grid",
-                got=f"{int(off.flatten()[worst]) / n:.2%}{at_index(worst, off.shape)}",
+                got=f"{int(off.flatten()[worst]) / n:.2%}",
                 cause=f"the grid's box {self.grid.low} .. {self.grid.high} is too small, or a sensor is off its range",
+                index=index_of(worst, off.shape),
             )
 
     def normalised(self, sums: Tensor, n: int) -> Tensor:

@@ -9,6 +9,8 @@ s2r_torch.errors.ObservationError: expected n >= 1 samples; got 0; likely cause:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import combinations
 
 import torch
@@ -18,6 +20,44 @@ from s2r_torch.errors import ObservationError
 
 FEW, POINT = 16, 1e-3  # samples that make a state suspicious; bandwidths that are no wider than a point
 ROWS = 64  # rows side by side, so that a minimum over few columns runs over long vectors
+
+
+class SampleError(ObservationError):
+    """Samples that no density can be estimated from. Densities know columns and indices; `named` puts names in place.
+
+    Args:
+        expected: what was wanted.
+        got: what came, with {} for each of the columns.
+        cause: why, likely.
+        columns: coordinates at fault.
+        index: of the state at fault in a batch of states, for example (b, s).
+    """
+
+    def __init__(
+        self, *, expected: str, got: str, cause: str, columns: Sequence[int] = (), index: tuple[int, ...] = ()
+    ):
+        self._got, self._columns, self._index = got, columns, index
+        where = f" at index {index}" if index else ""
+        super().__init__(expected=expected, got=got.format(*map("coordinate {}".format, columns)) + where, cause=cause)
+
+    def named(self, names: Sequence[str], where: Callable[[tuple[int, ...]], str]) -> ObservationError:
+        """The same with sensors and places by their names."""
+        got = self._got.format(*(repr(names[j]) for j in self._columns))
+        return ObservationError(expected=self.expected, got=f"{got} {where(self._index)}".rstrip(), cause=self.cause)
+
+
+@contextmanager
+def by_name(names: Sequence[str], where: Callable[[tuple[int, ...]], str]) -> Iterator[None]:
+    """Within it, samples are refused by the names of their sensors and places.
+
+    Args:
+        names: of the d sensors.
+        where: the place of an index into the leading sizes of the samples, in words; () where there are none.
+    """
+    try:
+        yield
+    except SampleError as error:
+        raise error.named(names, where) from error
 
 
 def check_samples(x: Tensor, obs_dim: int) -> tuple[list[float], list[float]]:
@@ -51,10 +91,12 @@ def check_samples(x: Tensor, obs_dim: int) -> tuple[list[float], list[float]]:
     if not all(map(math.isfinite, low + high)):
         finite = torch.isfinite(x).all(-1)
         bad = (~finite).flatten().nonzero().flatten()
-        raise ObservationError(
+        lead, i = divmod(int(bad[0]), finite.shape[-1])
+        raise SampleError(
             expected="finite observations",
-            got=f"{len(bad)} of {finite.numel()} with NaN or inf, the first{at_index(int(bad[0]), finite.shape)}",
+            got=f"{len(bad)} of {finite.numel()} with NaN or inf, the first as sample {i}",
             cause="a broken sensor or a simulator that diverged; one NaN would spoil the whole density",
+            index=index_of(lead, finite.shape[:-1]),
         )
     return low, high
 
@@ -86,18 +128,22 @@ def check_varies(moves: Tensor, differ: Tensor, n: int) -> None:
         return
     if not bool(moves.all()):
         lead, j = divmod((~moves).flatten().nonzero()[0].item(), moves.shape[-1])
-        raise ObservationError(
+        raise SampleError(
             expected="samples that vary",
-            got=f"coordinate {j} has one value in all {n} samples{at_index(lead, moves.shape[:-1])}",
+            got=f"{{}} has one value in all {n} samples",
             cause="a stuck sensor; its law has no density (Assumption 3)",
+            columns=(j,),
+            index=index_of(lead, moves.shape[:-1]),
         )
     if not bool(differ.all()):
         d = moves.shape[-1]
         lead, pair = divmod((~differ).flatten().nonzero()[0].item(), d * d)
-        raise ObservationError(
+        raise SampleError(
             expected="coordinates that differ",
-            got=f"coordinates {pair // d} and {pair % d} agree in all {n} samples{at_index(lead, moves.shape[:-1])}",
+            got=f"{{}} and {{}} agree in all {n} samples",
             cause="a duplicated column; their joint law has no density (Assumption 3)",
+            columns=divmod(pair, d),
+            index=index_of(lead, moves.shape[:-1]),
         )
 
 
@@ -119,21 +165,22 @@ def check_scattered(x: Tensor, bandwidth: tuple[float, ...]) -> None:
     share = near.double().mean(-2)  # [suspects, d]
     if bool((share > 0.5).any()):
         which, j = divmod(int(share.argmax()), d)
-        raise ObservationError(
+        raise SampleError(
             expected="samples that vary",
-            got=f"coordinate {j} has one value in {float(share[which, j]):.0%} of {n} samples"
-            f"{at_index(int(suspects[which]), x.shape[:-2])}",
+            got=f"{{}} has one value in {float(share[which, j]):.0%} of {n} samples",
             cause="a sensor that is stuck most of the time, or cut at its range; its law has no density (Assumption 3)",
+            columns=(j,),
+            index=index_of(int(suspects[which]), x.shape[:-2]),
         )
 
 
-def at_index(flat: int, shape: tuple[int, ...]) -> str:
-    """' at index (b, s)' for a flat position in a batch; '' when there is no batch."""
+def index_of(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The index (b, s) of a flat position in a batch; () when there is no batch."""
     index = []
     for size in reversed(shape):
         flat, i = divmod(flat, size)
         index.append(i)
-    return f" at index {tuple(reversed(index))}" if index else ""
+    return tuple(reversed(index))
 
 
 def _column_bounds(x: Tensor) -> tuple[list[float], list[float]]:

@@ -8,13 +8,13 @@ Stopping          either of them, ending as soon as further episodes could not c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, UnlabelledWorld
+from s2r_torch.base import Path, UnlabelledWorld, after, spelt
 from s2r_torch.coverage import passages
 from s2r_torch.defaults import plain_torch
 from s2r_torch.deployment.collection import Collection, Collector, missing_episodes
@@ -23,7 +23,7 @@ from s2r_torch.deployment.live import GuardedWorld
 from s2r_torch.deployment.policy import MetaPolicy, Policy
 from s2r_torch.deployment.recording.causes import off_range
 from s2r_torch.deployment.recording.contents import Finding, examine
-from s2r_torch.deployment.recording.episodes import Recording, after, spelt
+from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.deployment.stopping import Look, Stopping, look
 from s2r_torch.episodes import Ledger
 from s2r_torch.errors import ObservationError, RecordingError, SettingError, UnlikeSimulatorsError
@@ -255,9 +255,11 @@ def likeness_of(meta_policy: MetaPolicy, seen: Collection, D_real: Tensor) -> Li
     return meta_policy.reference.judge(D_real, densities_again(meta_policy, seen, D_real), states, problem)
 
 
-def densities_again(meta_policy: MetaPolicy, seen: Collection, D: Tensor) -> Tensor:
+def densities_again(meta_policy: MetaPolicy, seen: Collection, D: Tensor, worlds: Sequence[str] = ()) -> Tensor:
     """Densities [..., v, G] of the states that were passed again; D [..., xi, G] gives the leading sizes."""
-    again = [meta_policy.estimator(x) for x in seen.again]
+    graph, cover = meta_policy.problem.graph, meta_policy.cover
+    paths = [cover[i][: int(graph.layer[s])] for s, i in passages(graph, cover)]
+    again = [meta_policy.density(path, x, worlds) for path, x in zip(paths, seen.again, strict=True)]
     return torch.stack(again, -2) if again else D.new_zeros(*D.shape[:-2], 0, D.shape[-1])
 
 

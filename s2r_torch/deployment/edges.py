@@ -20,12 +20,12 @@ import torch
 from scipy.special import fdtrc
 from torch import Tensor
 
-from s2r_torch.base import Path, StateGraph
+from s2r_torch.base import Path, StateGraph, after
 from s2r_torch.coverage import Edge, edge_cover, walked_edges
 from s2r_torch.deployment.collection import Collection, Collector
 from s2r_torch.deployment.likeness import CONSISTENT, DOUBT, DOUBTFUL, REFUSE, REFUSED, UNTESTED
 from s2r_torch.deployment.policy import MetaPolicy, Policy
-from s2r_torch.deployment.recording.episodes import Recording, after
+from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.errors import SettingError
 
 LEAST_READINGS = 20  # behind an edge, for a comparison

@@ -30,9 +30,9 @@ import torch
 from scipy.special import betaincinv
 from torch import Tensor
 
+from s2r_torch.base import after
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.deployment.factors import Factors, fit_factors
-from s2r_torch.deployment.recording.episodes import after
 from s2r_torch.deployment.summaries import named_summaries, summaries
 from s2r_torch.errors import SettingError
 from s2r_torch.problem import Problem

@@ -12,8 +12,7 @@ from contextlib import contextmanager, suppress
 import torch
 from torch import Tensor
 
-from s2r_torch.base import UnlabelledWorld, check_shape
-from s2r_torch.deployment.recording.episodes import after
+from s2r_torch.base import UnlabelledWorld, after, check_shape
 from s2r_torch.episodes import Ledger
 from s2r_torch.errors import ObservationError, S2RError, SettingError, SimulatorError
 from s2r_torch.text import printable

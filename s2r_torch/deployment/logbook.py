@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from s2r_torch.base import ProblemSpec
+from s2r_torch.base import ProblemSpec, spelt
 from s2r_torch.deployment.recording.csv_files import WIDE, lines_of
-from s2r_torch.deployment.recording.episodes import Recording, spelt
+from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.deployment.recording.files import KEYS, columns_of, read_recording, sensor_columns, write_recording
 from s2r_torch.deployment.recording.tables import check_ending, read_table
 from s2r_torch.episodes import Ledger

@@ -10,11 +10,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from s2r_torch.base import check_shape
+from s2r_torch.base import Path, after, check_shape
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.density.samples import by_name
 from s2r_torch.deployment.likeness import Reference
-from s2r_torch.deployment.recording.episodes import Recording, after
+from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.predictors.acting import Actor, actor
 from s2r_torch.predictors.ensemble import Ensemble, greedy_actions
@@ -100,25 +101,34 @@ class MetaPolicy:
         return self.condition(self.densities(observations))
 
     @plain_torch()
-    def densities(self, observations: Sequence[Tensor]) -> Tensor:
-        """The densities [..., xi, G] of observations [..., n_s, d] of every state; leading sizes are those of worlds.
+    def densities(self, observations: Sequence[Tensor], worlds: Sequence[str] = ()) -> Tensor:
+        """The densities [..., xi, G] of observations [..., n_s, d] of every state.
+
+        Args:
+            observations: of every state, in the graph's order; a leading size is that of worlds.
+            worlds: what these are called in messages; "world 0" and so on by default.
 
         Raises:
             ObservationError: states left out, or observations that no density can be estimated from; it says where.
         """
-        paths, densities = self.problem.graph.paths, []
+        paths = self.problem.graph.paths
         if len(observations) != len(paths):
             raise ObservationError(
                 expected=f"observations at {len(paths)} states", got=f"{len(observations)}", cause="states left out"
             )
-        for path, x in zip(paths, observations, strict=True):
-            try:
-                densities.append(self.estimator(x))
-            except ObservationError as error:
-                raise ObservationError(
-                    expected=error.expected, got=f"{error.got} {after(path)}", cause=error.cause
-                ) from error
-        return torch.stack(densities, -2)
+        each = zip(paths, observations, strict=True)
+        return torch.stack([self.density(path, x, worlds) for path, x in each], -2)
+
+    def density(self, path: Path, x: Tensor, worlds: Sequence[str] = ()) -> Tensor:
+        """The density [..., G] of observations [..., n, d] at a path's end; arguments and errors as `densities`."""
+
+        def where(index: tuple[int, ...]) -> str:
+            if not index:
+                return after(path)
+            return f"in {worlds[index[0]] if worlds else f'world {index[0]}'} {after(path)}"
+
+        with by_name(self.problem.spec.obs_names, where):
+            return self.estimator(x)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,9 +12,9 @@ from s2r_torch.base import Path, StateGraph
 from s2r_torch.density.bandwidth import SHRINK, lepski_bandwidth, paper_bandwidth, reference_bandwidth
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import MAX_NODES, DensityGrid
-from s2r_torch.density.kernels import KERNELS, make_kernel
+from s2r_torch.density.kernels import KERNELS, Kernel, make_kernel
+from s2r_torch.density.samples import by_name
 from s2r_torch.episodes import Guard, observe
-from s2r_torch.errors import ObservationError
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.rng import Seed
 from s2r_torch.schema import OneOf, Positive, Range, Settings
@@ -67,19 +67,26 @@ def make_estimator(density: DensitySettings, simulators: Guard, n_dist: int, see
     spec = simulators.spec
     grid = DensityGrid.uniform(spec.low, spec.high, density.nodes)
     kernel = make_kernel(density.kernel, density.order)
-    if density.bandwidth == "lepski":
-        pilot = pilot_samples(simulators, density.n_pilot, seed)
-        shrink = density.shrink or SHRINK
-        bandwidth = lepski_bandwidth(pilot, n_dist, kernel, grid, shrink=shrink, off_grid_limit=density.off_grid_limit)
-    elif density.bandwidth == "reference":
-        pilot = pilot_samples(simulators, density.n_pilot, seed)
-        wanted = ((density.shrink or 1.0) * h for h in reference_bandwidth(pilot, n_dist, kernel))
-        bandwidth = tuple(max(h, FLOOR * s) for h, s in zip(wanted, grid.spacing, strict=True))
-    elif density.bandwidth == "paper":
+    if density.bandwidth == "paper":
         bandwidth = (paper_bandwidth(n_dist, density.order, spec.obs_dim),) * spec.obs_dim
+    elif isinstance(density.bandwidth, str):
+        pilot = pilot_samples(simulators, density.n_pilot, seed)
+        with by_name(spec.obs_names, lambda index: simulators.where(index[0], (0,) * index[1]) if index else ""):
+            bandwidth = _bandwidth_for(pilot, density, n_dist, kernel, grid)
     else:
         bandwidth = (float(density.bandwidth),) * spec.obs_dim
     return DensityEstimator(grid, kernel, bandwidth, density.boundary, off_grid_limit=density.off_grid_limit)
+
+
+def _bandwidth_for(
+    pilot: Tensor, density: DensitySettings, n_dist: int, kernel: Kernel, grid: DensityGrid
+) -> tuple[float, ...]:
+    """The bandwidths that a pilot [B, H, n, d] asks for."""
+    if density.bandwidth == "lepski":
+        shrink = density.shrink or SHRINK
+        return lepski_bandwidth(pilot, n_dist, kernel, grid, shrink=shrink, off_grid_limit=density.off_grid_limit)
+    wanted = ((density.shrink or 1.0) * h for h in reference_bandwidth(pilot, n_dist, kernel))
+    return tuple(max(h, FLOOR * s) for h, s in zip(wanted, grid.spacing, strict=True))
 
 
 def pilot_samples(simulators: Guard, n_pilot: int, seed: Seed) -> Tensor:
@@ -97,13 +104,10 @@ def estimate_densities(
     return torch.stack(list(states), 1)
 
 
-def density_at(estimator: DensityEstimator, path: Path, x: Tensor) -> Tensor:
-    """D_hat [..., G] of readings x [..., n, d] at a path's end; an ObservationError says which path it is."""
-    try:
+def density_at(estimator: DensityEstimator, simulators: Guard, path: Path, x: Tensor) -> Tensor:
+    """D_hat [B, G] of readings x [B, n, d] at a path's end; an ObservationError names simulator, path and sensor."""
+    with by_name(simulators.spec.obs_names, lambda index: simulators.where(index[0], path)):
         return estimator(x)
-    except ObservationError as error:
-        got = f"{error.got} after actions {path}"
-        raise ObservationError(expected=error.expected, got=got, cause=error.cause) from error
 
 
 def _estimate(simulators: Guard, path: Path, estimator: DensityEstimator, n: int, seed: Seed) -> Tensor:
@@ -111,8 +115,8 @@ def _estimate(simulators: Guard, path: Path, estimator: DensityEstimator, n: int
     most = max(2, MOST_READINGS // (len(simulators) * simulators.spec.obs_dim))
     count = -(-n // most)
     if count == 1:
-        return density_at(estimator, path, observe(simulators, path, n, seed))
+        return density_at(estimator, simulators, path, observe(simulators, path, n, seed))
     sizes = [n // count + (i < n % count) for i in range(count)]
     draws = (observe(simulators, path, size, seed.child(i)) for i, size in enumerate(sizes))
-    parts = (x.shape[-2] * density_at(estimator, path, x) for x in draws)
+    parts = (x.shape[-2] * density_at(estimator, simulators, path, x) for x in draws)
     return sum(parts) / n

@@ -166,7 +166,7 @@ class _Search:
                 cause="paths to the same state do not merge: raise n_merge, or S is too small",
             )
         x = observe(self.deciders, path, self.merge.n_merge, self.seed.child("merge", path))
-        D = density_at(self.estimator, path, x)
+        D = density_at(self.estimator, self.deciders, path, x)
         parts = self.part_estimator(in_parts(x))
         height = float(D.amax(-1).median())
         nearest, distance = self._nearest(len(path), D)

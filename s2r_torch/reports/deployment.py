@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from s2r_torch.base import spelt
 from s2r_torch.deployment.deploy import Deployment
 from s2r_torch.deployment.likeness import CONSISTENT, UNTESTED
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.deployment.recording.episodes import spelt
 from s2r_torch.runs.deploying import Deployed, Site
 from s2r_torch.text import printable
 

@@ -211,7 +211,7 @@ def test_how_far_values_move_agrees_with_loops():
             q, p = (group.q(group.condition(D[b : b + 1]), step, x) for D in (one, other))
             largest[b] = max(largest[b], float((q - p).abs().max()))
             apart[b] = max(apart[b], float((one[b, s] - other[b, s]).abs().max()))
-    moved = _movement(data, problem.ensemble, estimator)
+    moved = _movement(guard, data, problem.ensemble, estimator)
     assert moved == pytest.approx((float(largest.mean()), float(apart.mean())), abs=1e-6) and moved[0] > 0
 
 

@@ -102,7 +102,7 @@ BOX = LegendreKernel(2)
     [
         ([[0.0], [1.0]], "torch.Tensor; got list"),
         (torch.zeros(3, 1, requires_grad=True), "without a gradient"),
-        (torch.tensor([[0.0], [float("nan")], [float("inf")]]), r"2 of 3 with NaN or inf, the first at index \(1,\)"),
+        (torch.tensor([[0.0], [float("nan")], [float("inf")]]), "2 of 3 with NaN or inf, the first as sample 1"),
         (torch.zeros(2, 0, 1), "n >= 1 samples"),
         (torch.zeros(2, 5, 2), r"samples of shape \[..., n, 1\]"),
         (torch.zeros(5), "samples of shape"),
@@ -120,7 +120,7 @@ def test_duplicated_columns_are_refused():
     grid = DensityGrid.uniform((-1.0,) * 3, (1.0,) * 3, 4)
     x = uniform((2, 10, 3), seed=3)
     x[1, :, 2] = x[1, :, 0]
-    with pytest.raises(ObservationError, match=r"coordinates 0 and 2 agree in all 10 samples at index \(1,\)"):
+    with pytest.raises(ObservationError, match=r"0 and coordinate 2 agree in all 10 samples at index \(1,\)"):
         DensityEstimator(grid, BOX, (0.7,) * 3)(x)
     DensityEstimator(grid, BOX, (0.7,) * 3, allow_constant=True)(x)
 

@@ -156,7 +156,7 @@ def test_streams_keep_the_guards():
     with pytest.raises(ObservationError, match="coordinate 0 has one value in all 3"):
         constant.density()
     constant.add(torch.full((1, 3, 2), 0.25, dtype=torch.float64))
-    with pytest.raises(ObservationError, match="coordinates 0 and 1 agree in all 6"):
+    with pytest.raises(ObservationError, match="coordinate 0 and coordinate 1 agree in all 6"):
         constant.density()
     constant.add(x)
     assert constant.density().shape == (1, 25)

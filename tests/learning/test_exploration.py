@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.worlds import Tabular, estimator_of, layered, random_world
 
+from s2r_torch.base import after
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
@@ -281,7 +282,7 @@ def test_nan_at_one_state_is_named():
     path = world.graph.paths[2]
     with pytest.raises(ObservationError, match="not finite") as caught:
         explored(broken)
-    assert f"after actions {path}" in str(caught.value)
+    assert f"in simulator 0 {after(path)};" in str(caught.value)
 
 
 def test_states_off_the_grid_never_merge_silently():

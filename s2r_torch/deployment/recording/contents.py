@@ -26,10 +26,10 @@ import numpy as np
 import torch
 from scipy.special import ndtr, pdtrc
 
-from s2r_torch.base import StateGraph
+from s2r_torch.base import StateGraph, after
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.deployment.recording.causes import off_range
-from s2r_torch.deployment.recording.episodes import Recording, after
+from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.errors import ObservationError, RecordingError
 
 CHANCE = 1e-6  # level of rules that count coincidences

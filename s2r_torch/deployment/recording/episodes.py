@@ -135,13 +135,3 @@ class Recording:
         columns = self.states(graph).unbind(1)
         found = ((step, (columns[step] == s).nonzero().flatten()) for s, step in enumerate(graph.layer.tolist()))
         return [self.x[..., rows[:most], step, :] for step, rows in found]
-
-
-def spelt(actions: Path) -> str:
-    """A sequence of actions in words: "0 1 1"."""
-    return " ".join(map(str, actions)) or "(none: look at the start only)"
-
-
-def after(path: Path) -> str:
-    """Where an action path leads, in words: "at the start", "after actions 0 1"."""
-    return f"after actions {spelt(path)}" if path else "at the start"
