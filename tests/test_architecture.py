@@ -29,7 +29,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 HOMES = {
     "hydra": set(),
     "omegaconf": set(),
-    "lightning": {"predictors/training/fit.py", "predictors/training/trainer.py"},
+    "lightning": {f"predictors/training/{name}.py" for name in ("fit", "layer_fit", "trainer")},
     "gymnasium": {"families/gym/family.py"},
     "safetensors": {"files/tensors.py"},
     "matplotlib": {f"reports/{path.name}" for path in (PACKAGE / "reports").glob("*.py")},

@@ -64,6 +64,7 @@ class Trained:
     ensemble: Ensemble
     samples: tuple[Transitions, ...]  # [xi]
     estimates: tuple[NetEstimate, ...] = ()
+    notices: tuple[str, ...] = ()  # what training falls short of
 
 
 @dataclass(frozen=True, eq=False)

@@ -166,10 +166,13 @@ def train(context: Context, explored: Explored) -> Trained:
         return Trained(Ensemble(problem, (exact_class,), exact=True), samples)
     trainer = _trainer(context, problem, TrainingData(explored.exploration.D_hat, samples))
     wanted = [(name, pair) for name, given in context.settings.nets.items() for pair in enumerate(variants(given))]
-    nets = [trainer.train(name, settings, number=number) for name, (number, settings) in wanted]
+    fitted = [trainer.fitted(name, given, number=number) for name, (number, given) in wanted]
+    nets = [one.net for one in fitted]
     estimates = (NetEstimate(net.name, net.bound_factor, net.estimate) for net in nets if net.estimate)
     groups: tuple[PredictorGroup, ...] = tuple(nets)
-    return Trained(Ensemble(problem, groups), samples, tuple(estimates))
+    tolerance = predictors.training.tolerance
+    short = [f"net {one.net.name}: {said}" for one in fitted if (said := one.shortfall.sentence(tolerance))]
+    return Trained(Ensemble(problem, groups), samples, tuple(estimates), tuple(short))
 
 
 def calibrate(context: Context, explored: Explored, trained: Trained) -> Calibrated:

@@ -103,7 +103,7 @@ def test_auto_is_a_multiple_of_the_estimate_and_is_stored():
     for name in ("lookup", "cones"):
         net = make_net(name, WHERE, members=2, lipschitz_bound="auto")
         assert net.settings()["lipschitz_bound"] == "auto"
-        trained = fit(net, data, settings, Seed.root(0))
+        trained = fit(net, data, settings, Seed.root(0)).net
         wanted = net.bound_factor * (estimate.significant or estimate.largest)
         assert trained.declared_bound == trained.settings()["lipschitz_bound"] == pytest.approx(wanted)
         assert trained.estimate == estimate and trained.subset([0]).estimate == estimate

@@ -1,4 +1,4 @@
-"""Training by the Bellman risk, backward over layers: against a slow loop, and on a family whose Q* is known."""
+"""Training, rewards then values: against a slow loop, and on a family whose Q* is known."""
 
 import copy
 import math
@@ -20,14 +20,24 @@ from s2r_torch.families.mixture.family import Mixture
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.registry import net_class
 from s2r_torch.predictors.training import fit as training
-from s2r_torch.predictors.training.data import TrainingData
-from s2r_torch.predictors.training.fit import TrainingSettings, fit, one_cycle
+from s2r_torch.predictors.training.data import Payments, TrainingData
+from s2r_torch.predictors.training.fit import Listener, fit
+from s2r_torch.predictors.training.layer_fit import one_cycle
+from s2r_torch.predictors.training.settings import TrainingSettings
+from s2r_torch.predictors.training.shortfall import Shortfall, shortfall
 from s2r_torch.predictors.training.snapshots import Snapshots, not_worse
 from s2r_torch.problem import Problem
 from s2r_torch.rng import Seed
 
 TINY = TrainingSettings(
-    members=2, snapshots=1, steps=3, batch_simulators=3, batch_samples=2, learning_rate=0.05, bootstrap=True
+    members=2,
+    snapshots=1,
+    steps=3,
+    rounds=1,
+    batch_simulators=3,
+    batch_samples=4,
+    learning_rate=0.05,
+    bootstrap=True,
 )
 
 
@@ -52,44 +62,68 @@ def weights(net):
 
 
 def slow_fit(net, data, settings, seed):
-    """The same by loops over members, simulators, states and samples; one optimiser per layer."""
+    """The same by loops over members, simulators and samples; one optimiser per layer and pass."""
     net.fit_scales(data.D)
+    rewards = copy.deepcopy(net)
     graph, D = net.problem.graph, data.D
     count, n = len(D), data.samples[0].x.shape[1]
+    members, A = range(net.size), graph.num_actions
     uniform = torch.rand(net.size, count, generator=seed.child("bootstrap").generator())
     bootstrap = -uniform.log() if settings.bootstrap else torch.ones(net.size, count)
-    V_hat = torch.zeros(net.size, count, graph.num_states)
+    varies, always = {}, {}
+    for s, a in product(range(graph.num_states), range(A)):
+        sample = data.samples[s]
+        paid = [float(sample.rewards[b, i]) for b, i in (sample.actions == a).nonzero().tolist()]
+        varies[s, a], always[s, a] = len(set(paid)) > 1, paid[0] if paid else 0.0
 
-    def q(f, b, step, x):  # [A]
+    def q(which, f, b, step, x):  # [A]
         one = D[b : b + 1].float()
-        return net.raw_q(step, net.standardised(one), net.local(one, step, x[None, None]), x[None, None])[f, 0, 0]
+        return which.raw_q(step, which.standardised(one), which.local(one, step, x[None, None]), x[None, None])[f, 0, 0]
 
-    for entry, layer in enumerate(range(graph.horizon - 1, -1, -1)):
-        optimiser = torch.optim.Adam(net.steps[layer].parameters())
-        states = graph.states_of(layer)
+    def train(which, number, layer, loss_of, columns):
+        optimiser = torch.optim.Adam(which.steps[layer].parameters())
         for k in range(settings.steps):
-            generator = seed.child("batch", entry * settings.steps + k).generator()
+            generator = seed.child("layer", number, layer).child("batch", k).generator()
             chosen = torch.randperm(count, generator=generator)[: settings.batch_simulators].tolist()
-            picks = (
-                torch.rand(len(chosen), len(states), n, generator=generator).topk(settings.batch_samples, -1).indices
-            )
-            loss, terms = 0.0, len(chosen) * len(states) * settings.batch_samples
-            for f, (p, b), (j, s) in product(range(net.size), enumerate(chosen), enumerate(states)):
-                for i in picks[p, j].tolist():
-                    a = int(data.samples[s].actions[b, i])
-                    target = float(data.samples[s].rewards[b, i])
-                    if layer + 1 < graph.horizon:
-                        target += float(V_hat[f, b, graph.next_state[s, a]])
-                    error = q(f, b, layer, data.samples[s].x[b, i])[a] - target
-                    loss = loss + bootstrap[f, b] * error**2 / terms
+            picks = torch.randint(len(columns), (len(chosen), settings.batch_samples), generator=generator).tolist()
+            loss = 0.0
+            for f, (p, b) in product(members, enumerate(chosen)):
+                for s, i in (columns[c] for c in picks[p]):
+                    loss = loss + bootstrap[f, b] * loss_of(f, b, s, i) / (len(chosen) * settings.batch_samples)
             optimiser.param_groups[0]["lr"] = settings.learning_rate * one_cycle(k, settings.steps)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
-        with torch.no_grad():
-            for f, b, s in product(range(net.size), range(count), states):
-                best = [min(max(float(q(f, b, layer, x).max()), 0.0), 1.0) for x in data.samples[s].x[b]]
+
+    def error_of_reward(f, b, s, i):
+        sample, layer = data.samples[s], int(graph.layer[s])
+        a = int(sample.actions[b, i])
+        return (q(rewards, f, b, layer, sample.x[b, i])[a] - float(sample.rewards[b, i])) ** 2
+
+    layers = [(h, graph.states_of(h)) for h in reversed(range(graph.horizon))]
+    for layer, states in layers:
+        paid = [s for s in states if any(varies[s, a] for a in range(A))]
+        if paid:
+            train(rewards, 0, layer, error_of_reward, list(product(paid, range(n))))
+
+    V_hat, Q_hat = {}, {}
+    with torch.no_grad():
+        for layer, states in layers:
+            for f, b, s in product(members, range(count), states):
+                for i in range(n):
+                    predicted = q(rewards, f, b, layer, data.samples[s].x[b, i]).clamp(0, 1).tolist()
+                    for a in range(A):
+                        later = 0.0 if layer + 1 == graph.horizon else V_hat[f, b, int(graph.next_state[s, a])]
+                        Q_hat[f, b, s, i, a] = later + (predicted[a] if varies[s, a] else always[s, a])
+                best = [max(min(max(Q_hat[f, b, s, i, a], 0.0), 1.0) for a in range(A)) for i in range(n)]
                 V_hat[f, b, s] = sum(best) / n
+
+    def error_of_values(f, b, s, i):
+        said = q(net, f, b, int(graph.layer[s]), data.samples[s].x[b, i])
+        return sum((said[a] - min(max(Q_hat[f, b, s, i, a], 0.0), 1.0)) ** 2 for a in range(A)) / A
+
+    for layer, states in layers:
+        train(net, 1, layer, error_of_values, list(product(states, range(n))))
     return net
 
 
@@ -103,42 +137,79 @@ def test_training_equals_the_slow_loop(name, bootstrap):
     for net in nets:
         with torch.no_grad():
             net.steps[2].out.bias[1] += 1.2  # values of states outside [0, 1] are clamped
-    start, fast, slow = weights(nets[0]), fit(nets[1], data, settings, seed), slow_fit(nets[2], data, settings, seed)
+    start, fast, slow = (
+        weights(nets[0]),
+        fit(nets[1], data, settings, seed).net,
+        slow_fit(nets[2], data, settings, seed),
+    )
     for (key, got), expected in zip(fast.stacked().items(), slow.stacked().values(), strict=True):
         torch.testing.assert_close(got, expected, atol=2e-4, rtol=0, msg=lambda m, key=key: f"{key}: {m}")
         assert float((got - start[key]).abs().max()) > 0.02, key  # Adam moves a weight by about its rate a step
 
 
-def test_layers_are_fitted_backward_and_frozen_afterwards():
-    """Only the layer in training moves; V_hat of a layer never changes once the layer above is fitted."""
+def only_some_pay(where, count=5):
+    """Random data in which layer 1 alone is paid differently, and one action of state 1 always 0.25."""
+    data = random_data(where, count)
+    layer = where.graph.layer.tolist()
+    samples = [replace(t, rewards=t.rewards if layer[s] == 1 else 0 * t.rewards) for s, t in enumerate(data.samples)]
+    samples[1] = replace(samples[1], rewards=torch.where(samples[1].actions == 0, 0.25, samples[1].rewards))
+    return TrainingData(data.D, tuple(samples))
+
+
+def test_payments_that_never_vary_need_no_network():
     where = problem("line")
-    net, moved = make_net("lookup", where, members=2), []
+    data = only_some_pay(where)
+    payments = Payments.of(data, where.spec.num_actions)
+    layer = where.graph.layer
+    assert payments.varies.any(1).tolist() == (layer == 1).tolist() and not payments.varies[1, 0]
+    assert payments.constant[1, 0] == 0.25 and bool((payments.constant[layer != 1] == 0).all())
+    assert payments.layers(where.graph) == [1]
+    states = where.graph.states_of(1)
+    completed = payments.completed(torch.full((2, 3, len(states), 4, 2), 0.5), states)
+    assert completed.unique().tolist() == [0.25, 0.5] and bool((completed[:, :, states.index(1), :, 0] == 0.25).all())
+
+
+def test_rewards_come_first_then_layers_from_the_last_then_what_falls_short():
+    """Only the layer in training moves, and in the first round none of F: rewards have networks of their own."""
+    where, told, moved, seen = problem("line"), [], [], []
+    net = make_net("lookup", where, members=2)
     last = weights(net)
 
-    def on_step(done, total, loss):
+    def on_step(done, risk):
         now = weights(net)
         changed = {int(key.split(".")[1]) for key in now if not torch.equal(now[key], last[key])}
         last.update(now)
-        moved.append((done, total, changed))
-        assert loss >= 0
+        moved.append((done, changed))
+        seen.append(risk)
 
-    settings = TrainingSettings(members=2, snapshots=2, steps=20, batch_simulators=3, batch_samples=2)
-    fit(net, random_data(where), settings, Seed.root(0), on_step=on_step)
-    assert moved == [(20, 60, {2}), (40, 60, {1}), (60, 60, {0})]
+    settings = TrainingSettings(
+        members=2, snapshots=2, steps=20, rounds=3, tolerance=1e-9, batch_simulators=3, batch_samples=2
+    )
+    listener = Listener(lambda what, steps: told.append((what, steps)), on_step)
+    fit(net, only_some_pay(where), settings, Seed.root(0), listener=listener)
+    assert moved[:4] == [(20, set()), (40, {2}), (60, {1}), (80, {0})] and all(risk >= 0 for risk in seen)
+    assert told[:2] == [("rewards", 20), ("values", 60)]
+    told.clear()
+    fitted = fit(make_net("lookup", where, members=2), random_data(where), settings, Seed.root(0), listener=listener)
+    assert told[:2] == [("rewards", 60), ("values", 60)]
+    for number, (what, steps) in enumerate(told[2:]):  # twice as many in every further round
+        layers = list(map(int, what.split("layer")[1].removeprefix("s").split(",")))
+        assert what.startswith("values again") and steps == 20 * 2**number * len(layers)
+    assert len(told) == 4 and "falls short" in fitted.shortfall.sentence(1e-9)
 
 
 def test_snapshots_are_the_weights_at_the_stated_steps():
     """Steps round(steps (k + 1) / snapshots) of every layer; members x snapshots, the last block final."""
     where, data = problem("line"), random_data(problem("line"))
-    settings = TrainingSettings(members=2, snapshots=3, steps=40, batch_simulators=3, batch_samples=2)
+    settings = replace(TINY, snapshots=3, steps=40, batch_samples=2)
     seen = {}
     net = make_net("lookup", where, members=2)
 
-    def on_step(done, total, loss):
-        layer, within = 2 - (done - 1) // 40, (done - 1) % 40 + 1
+    def on_step(done, risk):
+        layer, within = 5 - (done - 1) // 40, (done - 1) % 40 + 1
         seen[layer, within] = {k: v for k, v in weights(net).items() if k.startswith(f"steps.{layer}.")}
 
-    trained = fit(net, data, settings, Seed.root(1), on_step=on_step)
+    trained = fit(net, data, settings, Seed.root(1), listener=Listener(on_step=on_step)).net
     assert trained.size == 6 and not any(p.requires_grad for p in trained.parameters())
     stacked = trained.stacked()
     for layer in range(3):
@@ -146,7 +217,7 @@ def test_snapshots_are_the_weights_at_the_stated_steps():
             assert torch.equal(stacked[name][4:], final), name
             middle = stacked[name]
             assert not torch.equal(middle[:2], middle[2:4]) and not torch.equal(middle[2:4], middle[4:])
-    two = fit(make_net("lookup", where, members=2), data, replace(settings, snapshots=2), Seed.root(1))
+    two = fit(make_net("lookup", where, members=2), data, replace(settings, snapshots=2), Seed.root(1)).net
     for layer in range(3):
         for name, halfway in seen[layer, 20].items():
             assert torch.equal(two.stacked()[name][:2], halfway), name
@@ -155,10 +226,10 @@ def test_snapshots_are_the_weights_at_the_stated_steps():
 def test_stacked_members_equal_separate_ones():
     """A stack is a way to compute: every member is what it would be alone, apart from the order of sums."""
     where, data, seed = problem("line"), random_data(problem("line"), count=8), Seed.root(5)
-    settings = TrainingSettings(members=3, snapshots=1, steps=10, batch_simulators=4, batch_samples=3, bootstrap=False)
+    settings = replace(TINY, members=3, steps=10, batch_simulators=4, learning_rate=0.01, bootstrap=False)
     start = make_net("lookup", where, members=3)
-    alone = [fit(start.subset([f]).requires_grad_(True), data, settings, seed) for f in range(3)]
-    together = fit(start, data, settings, seed).stacked()
+    alone = [fit(start.subset([f]).requires_grad_(True), data, settings, seed).net for f in range(3)]
+    together = fit(start, data, settings, seed).net.stacked()
     for f, single in enumerate(alone):
         for name, value in single.stacked().items():
             torch.testing.assert_close(value[0], together[name][f], atol=1e-5, rtol=0)
@@ -166,7 +237,7 @@ def test_stacked_members_equal_separate_ones():
 
 def test_same_seed_same_bits_and_members_are_distinct():
     where, data = problem("line"), random_data(problem("line"))
-    one, two, other = (fit(make_net("lookup", where, members=2), data, TINY, Seed.root(s)) for s in (0, 0, 1))
+    one, two, other = (fit(make_net("lookup", where, members=2), data, TINY, Seed.root(s)).net for s in (0, 0, 1))
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
     first = one.stacked()["steps.0.out.weight"]
     assert not torch.equal(first, other.stacked()["steps.0.out.weight"])
@@ -179,7 +250,7 @@ def test_bootstrap_alone_tells_members_apart():
         twins = make_net("lookup", where, members=1).subset([0])
         twins = twins.with_members({k: torch.cat([v, v]) for k, v in twins.stacked().items()}).requires_grad_(True)
         settings = replace(TINY, bootstrap=bootstrap)
-        weight = fit(twins, data, settings, Seed.root(0)).stacked()["steps.1.out.weight"]
+        weight = fit(twins, data, settings, Seed.root(0)).net.stacked()["steps.1.out.weight"]
         assert (float((weight[0] - weight[1]).abs().max()) > 1e-4) == bootstrap
 
 
@@ -203,11 +274,12 @@ def test_ctrl_c_and_errors_pass_through():
     settings = TrainingSettings(members=2, snapshots=1, steps=20, batch_simulators=3, batch_samples=2)
     for error in (KeyboardInterrupt, ZeroDivisionError, SystemExit):
 
-        def on_step(done, total, loss, error=error):
+        def on_step(done, risk, error=error):
             raise error
 
+        net = make_net("lookup", where, members=2)
         with pytest.raises(error) as caught:
-            fit(make_net("lookup", where, members=2), random_data(where), settings, Seed.root(0), on_step=on_step)
+            fit(net, random_data(where), settings, Seed.root(0), listener=Listener(on_step=on_step))
         assert caught.type is error
         assert signal.getsignal(signal.SIGINT) is handler
 
@@ -220,8 +292,8 @@ def test_every_network_learns_and_stays_certified(name):
     net = make_net(name, where, members=2)
     fresh = copy.deepcopy(net)
     fresh.fit_scales(data.D)
-    settings = TrainingSettings(members=2, snapshots=2, steps=40, batch_simulators=8, batch_samples=4)
-    trained = fit(net, data, settings, Seed.root(0))
+    settings = TrainingSettings(members=2, snapshots=2, steps=80, batch_simulators=8, batch_samples=16)
+    trained = fit(net, data, settings, Seed.root(0)).net
     assert float(trained.certify().max()) <= 4.0 * (1 + 1e-6)
     before, after = (
         Ensemble(where, (n,)).evaluator(data.D).bellman_risks(2, data.samples[4], None)[0].mean(1)
@@ -255,7 +327,7 @@ def mixture_fit():
     found = {}
     for name in ("lookup", "blind"):
         net = net_class(name)(where, 2, torch.Generator().manual_seed(0), lipschitz_bound=3.0, width=16)
-        net = fit(net, TrainingData(D, samples), settings, seed.child(name))
+        net = fit(net, TrainingData(D, samples), settings, seed.child(name)).net
         conditioned = net.condition(D_new)
         found[name] = torch.stack([net.q(conditioned, h, x) for h in range(2)], 2)  # [F, B, H, J, A]
     return family, theta, found
@@ -275,9 +347,8 @@ def test_a_known_problem_is_learned(mixture_fit):
     assert float(regret.mean()) < 0.4 * float(lost)
 
 
-def test_one_cycle_restarts_with_every_layer():
-    rates = [one_cycle(step, 50) for step in range(150)]
-    assert rates[:50] == rates[50:100] == rates[100:]
+def test_one_cycle_rises_and_falls_once():
+    rates = [one_cycle(step, 50) for step in range(50)]
     assert max(rates) == 1.0 and min(rates) > 0 and rates.index(1.0) == 14
     assert rates[49] == pytest.approx(0.02) and all(a < b for a, b in zip(rates[:14], rates[1:15], strict=True))
     assert all(a >= b for a, b in zip(rates[14:49], rates[15:50], strict=True))
@@ -302,50 +373,50 @@ def test_a_random_world_of_many_layers():
     world = random_world(5, horizon=4, num_actions=3)
     grid = DensityGrid.uniform(world.spec.low, world.spec.high, 12)
     where = Problem(world.spec, world.graph, grid)
-    net = fit(make_net("lookup", where, members=2), random_data(where), TINY, Seed.root(0))
+    net = fit(make_net("lookup", where, members=2), random_data(where), TINY, Seed.root(0)).net
     assert net.size == 2 and len(net.steps) == 4
 
 
-def held_out_fit(steps=20, snapshots=2, net=None, **callbacks):
+def held_out_fit(steps=20, snapshots=2, net=None, state=None, **callbacks):
     """A fit of two members on 16 simulators, the last two of which no batch uses; a check after every step."""
     where = problem("line", nodes=9)
     data = random_data(where, count=16, n=6)
     settings = replace(TINY, steps=steps, snapshots=snapshots, batch_simulators=5, held_out=0.125)
     net = net or make_net("lookup", where, members=2)
-    return fit(net, data, settings, Seed.root(3), **callbacks), net, data
+    return fit(net, data, settings, Seed.root(3), state=state, listener=Listener(**callbacks)).net, net, data
 
 
-def test_held_out_risks_are_of_simulators_that_no_batch_uses():
-    """The risks that are told, of the last layer, by a loop over samples; other rewards there move no weight."""
-    where, told = problem("line", nodes=9), {}
-    net = make_net("lookup", where, members=2)
-    data = random_data(where, count=16, n=6)
+def test_held_out_risks_are_of_simulators_that_no_batch_uses(monkeypatch):
+    """The risks that are told, of the last layer's rewards, by a loop over samples; other ones there move no weight."""
+    where, fits, ends = problem("line", nodes=9), [], []
 
-    def on_check(done, risks):
-        if done == 7:
-            told["got"] = risks
-            D, squares = data.D[14:].float(), []
-            for s in where.graph.states_of(2):
-                q = net.raw_q(2, net.standardised(D), net.local(D, 2, data.samples[s].x[14:]), data.samples[s].x[14:])
-                taken = q.gather(-1, data.samples[s].actions[14:].expand(q.shape[:-1])[..., None]).squeeze(-1)
-                squares.append((taken - data.samples[s].rewards[14:]).square().mean((1, 2)))
-            told["wanted"] = torch.stack(squares).mean(0).detach().double()
-        told["last"] = {name: value for name, value in weights(net).items() if name.startswith("steps.2.")}
-        if done == 20:
-            raise ZeroDivisionError
+    class Watched(training.LayerFit):
+        def __init__(self, *given):
+            super().__init__(*given)
+            fits.append(self)
 
-    ends = []
+    monkeypatch.setattr(training, "LayerFit", Watched)
+    settings = replace(TINY, steps=20, batch_simulators=5, held_out=0.125)
     for other in (False, True):
-        net = make_net("lookup", where, members=2)
+        data = random_data(where, count=16, n=6)
         if other:
             samples = tuple(replace(t, rewards=torch.cat([t.rewards[:14], t.rewards[14:] / 2])) for t in data.samples)
             data = TrainingData(data.D, samples)
-        with pytest.raises(ZeroDivisionError):
-            fit(net, data, replace(TINY, steps=20, batch_simulators=5, held_out=0.125), Seed.root(3), on_check=on_check)
-        torch.testing.assert_close(told["got"], told["wanted"], atol=1e-6, rtol=1e-5)
-        ends.append((told["last"], told["got"]))
-    assert all(torch.equal(a, b) for a, b in zip(ends[0][0].values(), ends[1][0].values(), strict=True))
-    assert not torch.equal(ends[0][1], ends[1][1])
+
+        def on_check(done, risks, data=data):
+            if done == 7:
+                net, D, squares = fits[-1].net, data.D[14:].float(), []
+                for s in where.graph.states_of(2):
+                    sample = data.samples[s]
+                    q = net.raw_q(2, net.standardised(D), net.local(D, 2, sample.x[14:]), sample.x[14:])
+                    taken = q.gather(-1, sample.actions[14:].expand(q.shape[:-1])[..., None]).squeeze(-1)
+                    squares.append((taken - sample.rewards[14:]).square().mean((1, 2)))
+                wanted = torch.stack(squares).mean(0).detach().double()
+                torch.testing.assert_close(risks, wanted, atol=1e-6, rtol=1e-5)
+                ends.append((weights(net)["steps.2.out.weight"], risks))
+
+        fit(make_net("lookup", where, members=2), data, settings, Seed.root(3), listener=Listener(on_check=on_check))
+    assert torch.equal(ends[0][0], ends[1][0]) and not torch.equal(ends[0][1], ends[1][1])
 
 
 def test_snapshots_are_states_of_their_spans():
@@ -353,8 +424,8 @@ def test_snapshots_are_states_of_their_spans():
     seen = {}
     net = make_net("lookup", problem("line", nodes=9), members=2)
     trained, _, _ = held_out_fit(net=net, on_check=lambda done, risks: seen.setdefault(done, weights(net)))
-    assert list(seen) == list(range(1, 61))
-    for layer, start in ((2, 0), (1, 20), (0, 40)):
+    assert list(seen) == list(range(1, 121))
+    for layer, start in ((2, 60), (1, 80), (0, 100)):
         for span, f in product(range(2), range(2)):
             steps = range(start + 10 * span + 1, start + 10 * span + 11)
             kept = {n: v[2 * span + f] for n, v in trained.stacked().items() if n.startswith(f"steps.{layer}.")}
@@ -391,11 +462,11 @@ def test_one_simulator_has_no_error_bar():
 
 
 def test_a_member_that_diverges_is_kept_from_before():
-    """Its neighbour notices nothing, and the layers above learn from the state that was kept."""
+    """Its neighbour notices nothing."""
     net, other = (make_net("lookup", problem("line", nodes=9), members=2) for _ in range(2))
 
     def on_check(done, risks):
-        if done == 15:
+        if done == 75:
             net.steps[2].out.bias.data[0] = torch.nan
 
     trained, _, _ = held_out_fit(snapshots=1, net=net, on_check=on_check)
@@ -417,7 +488,7 @@ def stopping_at(step):
     return on_check
 
 
-@pytest.mark.parametrize("stops", [(1, 5), (13,), (20, 21, 34), (59, 60)])
+@pytest.mark.parametrize("stops", [(1, 5), (13,), (60, 61, 94), (119, 120)])
 def test_a_fit_goes_on_to_the_bit(stops, tmp_path, monkeypatch):
     """StoppedError in the first step, within a span, at the end of a layer, in the last step, and several times."""
     monkeypatch.setattr(training, "SAVE_SECONDS", -1.0)
@@ -429,10 +500,10 @@ def test_a_fit_goes_on_to_the_bit(stops, tmp_path, monkeypatch):
     steps = []
     trained, _, _ = held_out_fit(
         state=state,
-        on_step=lambda done, total, risk: steps.append(done),
+        on_step=lambda done, risk: steps.append(done),
         on_check=lambda done, risks: told.append(done),
     )
-    assert told == list(range(1, 61)) and steps == [20, 40, 60]  # what came before is told again
+    assert told == list(range(1, 121)) and steps == [20, 40, 60, 80, 100, 120]  # what came before is told again
     for name, value in whole.state_dict().items():
         assert torch.equal(value, trained.state_dict()[name]), name
     monkeypatch.setattr(training, "run_steps", None)  # a finished fit is read, not repeated
@@ -462,3 +533,45 @@ def test_a_state_of_something_else_is_refused(tmp_path, monkeypatch):
         state.write_bytes(damaged)
         with pytest.raises(CheckpointError, match="cut short or damaged"):
             held_out_fit(state=state)
+
+
+def planted(regrets, value=0.8):
+    """A class of one member with these regrets by layer."""
+    return Shortfall(torch.tensor([regrets], dtype=torch.float64), torch.tensor([value], dtype=torch.float64))
+
+
+def test_the_fewest_layers_are_fitted_again():
+    found = planted([0.004, 0.1, 0.0, 0.03])
+    assert found.layers_above(0.2) == [] and found.sentence(0.2) == ""
+    assert (
+        found.layers_above(0.1) == [1] and found.layers_above(0.01) == [3, 1] and found.layers_above(1e-6) == [3, 1, 0]
+    )
+    assert "at layers 1, 3: the median member loses 16.8%" in found.sentence(0.01)
+
+
+def test_shortfall_is_the_performance_difference():
+    """Against the exact values of both policies by a loop over all paths."""
+    world = random_world(3, horizon=4, num_actions=3)
+    graph, g = world.graph, torch.Generator().manual_seed(0)
+    F, B, n, A = 2, 3, 5, 3
+    reward = {h: torch.rand(F, B, len(graph.states_of(h)), n, A, generator=g) / 4 for h in range(4)}
+    V, target = torch.zeros(F, B, graph.num_states), {}
+    for h in (3, 2, 1, 0):
+        states = graph.states_of(h)
+        following = V[:, :, graph.next_state[states]] if h < 3 else torch.zeros(F, B, len(states), A)
+        target[h] = reward[h] + following[..., None, :]
+        V[:, :, states] = target[h].amax(-1).mean(-1)
+    said = {h: q + 0.2 * torch.rand(q.shape, generator=g) for h, q in target.items()}
+    found = shortfall(graph, lambda h: (said[h], target[h]), V[:, :, 0].mean(1), B)
+
+    def earned(f, b, h, s):
+        row, total = graph.states_of(h).index(s), 0.0
+        for i in range(n):
+            a = int(said[h][f, b, row, i].argmax())
+            later = earned(f, b, h + 1, int(graph.next_state[s, a])) if h < 3 else 0.0
+            total += (float(reward[h][f, b, row, i, a]) + later) / n
+        return total
+
+    for f in range(F):
+        lost = sum(float(V[f, b, 0]) - earned(f, b, 0, 0) for b in range(B)) / B
+        assert float(found.regret[f].sum()) == pytest.approx(lost, abs=1e-6) and lost > 1e-3

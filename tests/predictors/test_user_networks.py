@@ -71,7 +71,7 @@ def trained(name, where, **settings):
     few = TrainingSettings(members=2, snapshots=2, steps=6, batch_simulators=4, batch_samples=2)
     return fit(
         make_net(name, where, members=2, **settings), TrainingData(bumps(where, B, g), samples), few, Seed.root(0)
-    )
+    ).net
 
 
 def policy_of(net):

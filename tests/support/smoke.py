@@ -22,6 +22,7 @@ SMALL = (
     "predictors.training.members=2",
     "predictors.training.snapshots=2",
     "predictors.training.steps=20",
+    "predictors.training.rounds=1",
     "predictors.calibration.simulators=4",
     "predictors.calibration.n=50",
     "predictors.calibration.n_rollouts=2",

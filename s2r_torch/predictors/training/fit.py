@@ -1,45 +1,62 @@
-r"""Trains stacked members together by the Bellman risk, backward over layers, with Lightning.
+r"""Trains stacked members together, on simulators alone: rewards, then values, then what has not been learned yet.
 
-The layer of step h is fitted while the layers below it are frozen:
+    rewards   networks like those of F are fitted to immediate rewards, where these vary
+    values    backward induction on the state graph makes Q_hat of them (data.py), and every layer of F is fitted to it
+    further   rounds of twice as many steps each, for the layers that cost the class most (shortfall.py)
 
-    minimise  mean over b, s in layer h, i of  weight[f, b] (f(D_b, x_i, a_i) - r_i - V_hat[f, b, T(s, a_i)])^2
-    then      V_hat[f, b, s] = mean_i max_a clamp(f(D_b, x_i, a), 0, 1)       for the states of layer h
+Members differ by their initial weights and by a bootstrap over simulators. The Bellman error of what comes out is the
+error of two fits, whatever the horizon is. How it was trained promises nothing: elimination judges F on other draws.
 
-so that targets never move while they are fitted. Members differ by their initial weights and by a bootstrap over
-simulators (`weight`).
-
-Every layer's steps are cut into `snapshots` equal spans, and of each span every member keeps one state (snapshots.py):
-the last one, unless simulators that no batch uses say that it is worse than an earlier one; they are asked `CHECKS`
-times a layer. So snapshots are states of different steps, a member that diverges is kept from before, and V_hat comes
-from the state kept of the last span. Without held-out simulators it is the state at the end of a span.
-
-A fit goes on where it was stopped, to the bit: batches depend on the step alone, and a state file (fit_state.py) holds
-everything else: weights, Adam's moments, V_hat and the states kept so far.
+A fit goes on where it was stopped, to the bit: batches depend on the step alone, and a state file (state.py) holds
+everything else.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path as FilePath
 
 import torch
-from lightning.pytorch import LightningModule
 from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
-from s2r_torch.base import StateGraph
 from s2r_torch.predictors.nets.lipschitz_estimate import pairwise_lipschitz
 from s2r_torch.predictors.nets.net import Net
-from s2r_torch.predictors.training.data import TrainingData
+from s2r_torch.predictors.training.data import Payments, TrainingData, next_values, values
+from s2r_torch.predictors.training.layer_fit import FEW, Ears, LayerFit, Targets, layer_weights
+from s2r_torch.predictors.training.memory import Job, Memory, Parts
 from s2r_torch.predictors.training.settings import TrainingSettings, device_of
-from s2r_torch.predictors.training.snapshots import Snapshots
+from s2r_torch.predictors.training.shortfall import Shortfall, shortfall
 from s2r_torch.predictors.training.state import load_state, origin_of, save_state
 from s2r_torch.predictors.training.trainer import EVERY, run_steps
 from s2r_torch.rng import Seed
 
-CHECKS = 20  # times a layer that held-out risks are looked at
 SAVE_SECONDS = 10.0  # between states written to disk
+
+
+@dataclass(frozen=True, eq=False)
+class Listener:
+    """Who is told how a fit goes on; a fit that goes on tells again what came before.
+
+    Args:
+        on_round: (what is fitted, steps at most) when a round of layers begins.
+        on_step: (steps done, mean risk) every `EVERY` steps, and at the end of a layer.
+        on_check: (steps done, risks [F]) when held-out risks are looked at.
+    """
+
+    on_round: Callable[[str, int], None] = lambda what, steps: None
+    on_step: Callable[[int, float], None] = lambda done, risk: None
+    on_check: Callable[[int, Tensor], None] = lambda done, risks: None
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedNet:
+    """What training leaves: the net of all snapshots, frozen and certified, and what it has not learned."""
+
+    net: Net
+    shortfall: Shortfall
 
 
 def fit(
@@ -50,12 +67,11 @@ def fit(
     *,
     accelerator: str = "cpu",
     logger: Logger | bool = False,
-    on_step: Callable[[int, int, float], None] = lambda done, total, loss: None,
-    on_check: Callable[[int, Tensor], None] = lambda done, risks: None,
+    listener: Listener | None = None,
     folder: FilePath | None = None,
     state: FilePath | None = None,
-) -> Net:
-    """Fits all members of `net` and returns the net of all snapshots, members x snapshots of them.
+) -> TrainedNet:
+    """Fits all members of `net`, and returns the net of all snapshots, members x snapshots of them.
 
     Args:
         net: stacked members with fresh weights; trained in place, unless lipschitz_bound=auto makes another one.
@@ -64,14 +80,12 @@ def fit(
         seed: named stream of batches and bootstrap weights.
         accelerator: `cpu` or `gpu`.
         logger: a Lightning logger, or False.
-        on_step: called every 20 steps and at the end with (steps done, steps in all, mean Bellman risk).
-        on_check: called with (steps done, risks [F]) when held-out risks are looked at. Both are told again what came
-            before when a fit goes on.
+        listener: who is told.
         folder: Lightning's working folder.
         state: file to go on from, if it is there, and to write to every `SAVE_SECONDS` and at the end.
 
     Returns:
-        The net of all snapshots, frozen and certified, on the CPU. The last `settings.members` are the final ones.
+        The net, on the CPU; its last `settings.members` are the final ones.
 
     Raises:
         LipschitzError: a certificate above the declared bound.
@@ -82,16 +96,15 @@ def fit(
     if net.awaits_bound:
         net = net.with_estimate(pairwise_lipschitz(data.D, data.samples, net.problem.graph))
     net.fit_scales(data.D)
-    module = _BellmanFit(net, data, settings, seed, on_step, on_check, state)
-    if module.start < module.total_steps:
-        run_steps(module, range(module.start, module.total_steps), device_of(accelerator), logger, folder)
-    trained = module.net_of_snapshots()
+    run = _Fit(net, data, settings, seed, listener or Listener(), state)
+    run.finish(device_of(accelerator), logger, folder)
+    trained = run.net_of_snapshots()
     trained.certify()
-    return trained
+    return TrainedNet(trained, run.shortfall())
 
 
-class _BellmanFit(LightningModule):
-    """One fit: the layers H-1 .. 0 one after another, `settings.steps` optimiser steps each."""
+class _Fit:
+    """All layers, one job after another, and everything that a state file holds."""
 
     def __init__(
         self,
@@ -99,190 +112,182 @@ class _BellmanFit(LightningModule):
         data: TrainingData,
         settings: TrainingSettings,
         seed: Seed,
-        on_step: Callable,
-        on_check: Callable,
+        listener: Listener,
         state: FilePath | None,
     ):
-        super().__init__()
-        self.net, self.settings, self.seed = net, settings, seed
-        self.on_step, self.on_check, self.state_file = on_step, on_check, state
-        self.graph: StateGraph = net.problem.graph
-        self.total_steps = settings.steps * self.graph.horizon
-        self.D, self.samples = data.D.float(), data.samples
-        count = self.D.shape[0]
+        self.net, self.data, self.settings, self.seed = net, data, settings, seed
+        self.listener, self.state_file = listener, state
+        self.graph, self.rewards = net.problem.graph, _copy(net)
+        self.D, count = data.D.float(), len(data.D)
         held_out = int(settings.held_out * count)
         self.batched = count - (held_out if held_out > 1 else 0)  # simulators in batches: the first ones
-        self.V_hat = self.D.new_zeros(net.size, count, self.graph.num_states)
         self.weight = self.D.new_ones(net.size, count)
         if settings.bootstrap:  # Bayesian bootstrap over simulators
             uniform = torch.rand(net.size, count, generator=seed.child("bootstrap").generator(), dtype=torch.float32)
             self.weight = -uniform.clamp(min=1e-12).log()
         self.summary = net.standardised(self.D)
-        self.layer = self.graph.horizon  # the layer in training; none yet
-        self.snapshots = Snapshots(settings.steps, settings.snapshots)
-        self.checked = torch.zeros(0, 1 + net.size, dtype=torch.float64)  # steps done, held-out risks: what was told
-        self.told = torch.zeros(0, 2, dtype=torch.float64)  # steps done, mean Bellman risk
-        self.start, self.moments, self.saved = 0, {}, time.monotonic()
+        self.payments = Payments.of(data, self.graph.num_actions)
+        jobs = tuple(Job(0, h, settings.steps) for h in self.payments.layers(self.graph))
+        self.memory = Memory.blank(jobs, self.D.new_zeros(net.size, count, self.graph.num_states))
+        self.module: LayerFit | None = None  # in work
+        self.saved, self.unfinished = time.monotonic(), {}
         self.origin = origin_of(net, data.tensors(), settings, seed) if state else {}
         if state and state.exists():
             self._go_on_from(state)
 
-    # -- what Lightning calls ----------------------------------------------------------------------------------------
+    def finish(self, device: torch.device, logger: Logger | bool, folder: FilePath | None) -> None:
+        """Does all jobs, and those that they show to be needed."""
+        memory = self.memory
+        while memory.finished < len(memory.jobs) or self._further():
+            job = memory.jobs[memory.finished]
+            if memory.begins_round():
+                self.listener.on_round(*memory.described(job.round))
+            module = self._layer_fit(job)
+            if not module.finished:
+                run_steps(module, range(module.start, job.steps), device, logger, folder)
+            self._leave(job, module)
 
-    def configure_optimizers(self):
-        optimiser = torch.optim.Adam(self.net.parameters(), lr=self.settings.learning_rate, fused=True)
-        if self.moments:
-            groups = optimiser.state_dict()["param_groups"]
-            optimiser.load_state_dict({"state": self.moments, "param_groups": groups})
-        rate = lambda step: one_cycle(self.start + step, self.settings.steps)  # noqa: E731
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, rate)
-        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    def on_fit_start(self) -> None:
-        for name in ("V_hat", "weight", "summary"):
-            setattr(self, name, getattr(self, name).to(self.device))
-        self.snapshots.load(self.snapshots.tensors(), self.device)
-
-    def training_step(self, number: int) -> Tensor:
-        layer = self.graph.horizon - 1 - int(number) // self.settings.steps
-        if layer < self.layer:
-            self._enter(layer)
-        b, x, actions, local, target = self._batch(int(number))
-        with self.seed.child("noise", int(number)).as_global(self.device):  # of Dropout and the like in users' modules
-            q = self.net.raw_q(layer, self.summary[b], local, x)
-        loss = (_errors(q, actions, target).mean(-1) * self.weight[:, b]).mean(-1)  # [F]
-        if self.logger is not None:
-            self.log_dict({"train/bellman_risk": loss.mean().detach(), "train/layer": float(layer)})
-        return loss.sum()
-
-    def on_train_batch_end(self, outputs, batch: int, batch_idx: int) -> None:
-        done, steps = int(batch) + 1, self.settings.steps
-        within = (done - 1) % steps + 1
-        if within in self.snapshots.ends or self.batched < len(self.D) and within % max(1, steps // CHECKS) == 0:
-            self._check(done, within)
-        if within == steps:
-            self._leave()
-        if done % EVERY == 0 or done == self.total_steps:
-            risk = float(outputs["loss"]) / self.net.size
-            self.told = torch.cat([self.told, torch.tensor([[done, risk]], dtype=torch.float64)])
-            self.on_step(done, self.total_steps, risk)
-        if self.state_file and (time.monotonic() - self.saved > SAVE_SECONDS or done == self.total_steps):
-            self._save(done)
-
-    # -- a layer, from its start to its end --------------------------------------------------------------------------
-
-    def _enter(self, layer: int) -> None:
-        """Precomputes a layer's features and targets; the layer below is frozen and valued."""
-        self.layer = layer
-        states = self.graph.states_of(layer)
-        x = torch.stack([self.samples[s].x for s in states], 1)  # [B, S, n, d]
-        self.features = self.net.local(self.D, layer, x.flatten(1, 2))  # on the CPU, where the density grid is
-        self.x = x.to(self.device)
-        self.actions = torch.stack([self.samples[s].actions for s in states], 1).to(self.device)
-        reward = torch.stack([self.samples[s].rewards for s in states], 1).float().to(self.device)
-        self.features = self.features.unflatten(1, x.shape[1:3]).to(self.device)  # [B, S, n, S]
-        self.target = reward.expand(self.net.size, *reward.shape)  # [F, B, S, n]
-        if layer + 1 < self.graph.horizon:
-            following = self.graph.next_state[states].to(self.device)  # [S, A]
-            V_next = self.V_hat[:, :, following]  # [F, B, S, A]
-            self.target = reward + V_next.gather(-1, self.actions.expand(self.net.size, *self.actions.shape))
+    def _further(self) -> bool:
+        """Plans the round after one that is done, and says whether there is any."""
+        memory = self.memory
+        last = memory.jobs[-1].round if memory.jobs else 0
+        if last == 0:
+            self._induct()
+            layers = list(range(self.graph.horizon - 1, -1, -1))
+        else:
+            layers = self.shortfall().layers_above(self.settings.tolerance) if last < self.settings.rounds else []
+        memory.jobs += tuple(Job(last + 1, h, self.settings.steps * 2 ** max(0, last - 1)) for h in layers)
+        return bool(layers)
 
     @torch.no_grad()
-    def _check(self, done: int, within: int) -> None:
-        """Shows the members' states, and their risks on the simulators held out, to the snapshots."""
-        risks = torch.cat([_errors(q, *rest).mean(2) for q, *rest in self._held_out()], 1)  # [F, b]
-        self.snapshots.look(within, self._of_layer(), risks)
-        row = torch.cat([risks.new_tensor([done]), risks.mean(1)]).double().cpu()
-        self.checked = torch.cat([self.checked, row[None]])
-        self.on_check(done, row[1:])
+    def _induct(self) -> None:
+        """V_hat of all states by backward induction."""
+        for layer in range(self.graph.horizon - 1, -1, -1):
+            states = self.graph.states_of(layer)
+            for b in torch.arange(len(self.D)).split(FEW):
+                self.memory.V_hat[:, b[:, None], states] = values(self._values(layer, b))
 
     @torch.no_grad()
-    def _leave(self) -> None:
-        """What is kept of the last span becomes the layer, which values its states from the same draws."""
-        for name, value in self._of_layer().items():
-            value.copy_(self.snapshots.kept[-1][name])
-        states, n = self.x.shape[1:3]
-        for b in torch.arange(len(self.D)).split(32):
-            value = self._q(b).amax(-1).clamp(0, 1).unflatten(2, (states, n)).mean(-1)
-            self.V_hat[:, b[:, None], self.graph.states_of(self.layer)] = value
+    def shortfall(self) -> Shortfall:
+        """What the members have not learned, on the simulators that no batch used; on all where none is held out."""
+        first = self.batched if self.batched < len(self.D) else 0
+        b = torch.arange(first, len(self.D))
 
-    def _of_layer(self) -> dict[str, Tensor]:
-        """The weights of the layer in training, by name, members first; views, not copies."""
-        return {n: value for n, value in self.net.stacked().items() if n.startswith(f"steps.{self.layer}.")}
+        def of_layer(layer: int) -> tuple[Tensor, Tensor]:
+            return self._says(self.net, layer, b).clamp(0, 1), self._values(layer, b)
 
-    # -- samples -----------------------------------------------------------------------------------------------------
+        return shortfall(self.graph, of_layer, self.memory.V_hat[:, b, 0].mean(1), len(b))
 
-    def _q(self, b: Tensor) -> Tensor:
-        """f on all samples of these simulators: [F, b, S n, A]."""
-        return self.net.raw_q(self.layer, self.summary[b], self.features[b].flatten(1, 2), self.x[b].flatten(1, 2))
+    # -- a layer -----------------------------------------------------------------------------------------------------
 
-    def _held_out(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """(q, actions, target) of the simulators that tell which state is kept, a few at a time."""
-        first = self.batched if self.batched < len(self.D) else 0  # of all where none is held out
-        for b in torch.arange(first, len(self.D)).split(32):
-            yield self._q(b), self.actions[b].flatten(1, 2), self.target[:, b].flatten(2, 3)
-
-    def _batch(self, number: int) -> tuple[Tensor, ...]:
-        """Random simulators, and random samples of every state of the layer; a function of the step alone."""
-        generator = self.seed.child("batch", number).generator()
-        _, states, n, _ = self.x.shape
-        b = torch.randperm(self.batched, generator=generator)[: self.settings.batch_simulators]
-        size = min(n, self.settings.batch_samples)
-        i = (
-            torch.rand(len(b), states, n, generator=generator, dtype=torch.float32)
-            .topk(size, -1)
-            .indices.to(self.device)
+    def _layer_fit(self, job: Job) -> LayerFit:
+        """The fit of one job, as far as a state file has brought it."""
+        net, states = (self.net if job.round else self.rewards), self.graph.states_of(job.layer)
+        x = self.data.readings(states).flatten(1, 2)
+        module = LayerFit(
+            net,
+            job.layer,
+            self.summary,
+            net.local(self.D, job.layer, x),
+            self._targets(job, x),
+            self.weight,
+            self.batched,
+            job.steps,
+            self.settings,
+            self.seed.child("layer", job.round, job.layer),
+            Ears(self._on_step, self._on_check),
         )
-        rows = b.to(self.device)[:, None, None], torch.arange(states, device=self.device)[None, :, None], i
-        x, actions, local = self.x[rows], self.actions[rows], self.features[rows]
-        target = self.target[(slice(None), *rows)]
-        return b, x.flatten(1, 2), actions.flatten(1, 2), local.flatten(1, 2), target.flatten(2, 3)
+        module.go_on(self.unfinished)
+        self.unfinished = {}
+        self.module = module
+        return module
 
-    # -- to disk and back --------------------------------------------------------------------------------------------
+    @torch.no_grad()
+    def _targets(self, job: Job, x: Tensor) -> Targets:
+        states = self.graph.states_of(job.layer)
+        n = x.shape[1] // len(states)
+        columns = torch.arange(x.shape[1])
+        if job.round:
+            every = torch.arange(len(self.D)).split(FEW)
+            value = torch.cat([self._values(job.layer, b) for b in every], 1).flatten(2, 3)
+            return Targets(x, value.clamp(0, 1), columns)
+        varies = self.payments.varies[states].any(1).repeat_interleave(n)
+        asked = torch.nn.functional.one_hot(self.data.actions(states), self.graph.num_actions).float()
+        rewards = self.data.rewards(states)[..., None] * asked
+        return Targets(x, rewards.flatten(1, 2)[None], columns[varies], asked.flatten(1, 2))
 
-    def _save(self, done: int) -> None:
-        moments = self.optimizers().optimizer.state_dict()["state"]
-        parts = {
-            "net": self.net.state_dict(),
-            "moments": {f"{i}.{key}": value for i, values in moments.items() for key, value in values.items()},
-            "snapshots": self.snapshots.tensors(),
-            "fit": {"V_hat": self.V_hat, "checked": self.checked, "told": self.told},
-        }
-        save_state(self.state_file, self.origin, done, parts)
-        self.saved = time.monotonic()
+    def _values(self, layer: int, b: Tensor) -> Tensor:
+        """Q_hat [F, b, S, n, A] of these simulators, from predicted rewards and V_hat."""
+        states = self.graph.states_of(layer)
+        predicted = self._says(self.rewards, layer, b).clamp(0, 1) if self.payments.varies[states].any() else None
+        r_hat = self.payments.completed(predicted, states)
+        Q_hat = r_hat + next_values(self.graph, self.memory.V_hat[:, b], states)
+        return Q_hat.expand(-1, -1, -1, self.data.samples[0].x.shape[1], -1)
+
+    def _says(self, net: Net, layer: int, b: Tensor) -> Tensor:
+        """What a net gives at all samples of a layer, [F, b, S, n, A]."""
+        states = self.graph.states_of(layer)
+        x = self.data.readings(states)[b]
+        flat = x.flatten(1, 2)
+        q = net.raw_q(layer, self.summary[b], net.local(self.D[b], layer, flat), flat)
+        return q.unflatten(2, x.shape[1:3])
+
+    def _leave(self, job: Job, module: LayerFit) -> None:
+        """What is kept of the last span becomes the layer."""
+        kept = module.snapshots.kept
+        for name, value in layer_weights(module.net.cpu(), job.layer).items():
+            value.copy_(kept[-1][name])
+        if job.round:
+            self.memory.kept[job.layer] = [{name: value.cpu() for name, value in weights.items()} for weights in kept]
+        self.memory.finished += 1
+        self._save({})
+
+    # -- who is told, and the disk -----------------------------------------------------------------------------------
+
+    def _on_step(self, within: int, risk: float) -> None:
+        memory, ended = self.memory, self.module.finished
+        memory.done += 1
+        if within % EVERY == 0 or ended:
+            memory.tell(risk)
+            self.listener.on_step(memory.done, risk)
+        if time.monotonic() - self.saved > SAVE_SECONDS and not ended:
+            self._save(self.module.unfinished(within))
+
+    def _on_check(self, risks: Tensor) -> None:
+        self.memory.check(risks)
+        self.listener.on_check(self.memory.done + 1, risks)
+
+    def _save(self, unfinished: Parts) -> None:
+        if self.state_file:
+            nets = {"net": self.net.state_dict(), "rewards": self.rewards.state_dict()}
+            save_state(self.state_file, self.origin, self.memory.done, {**nets, **self.memory.parts(), **unfinished})
+            self.saved = time.monotonic()
 
     def _go_on_from(self, path: FilePath) -> None:
-        """Takes up what `_save` left."""
-        self.start, parts = load_state(path, self.origin)
-        self.net.load_state_dict(parts["net"])
-        for place, value in parts["moments"].items():
-            number, _, key = place.partition(".")
-            self.moments.setdefault(int(number), {})[key] = value
-        self.snapshots.load(parts.get("snapshots", {}), torch.device("cpu"))
-        self.V_hat, self.checked, self.told = (parts["fit"][name] for name in ("V_hat", "checked", "told"))
-        for done, risk in self.told.tolist():
-            self.on_step(int(done), self.total_steps, risk)
-        for done, *risks in self.checked.tolist():
-            self.on_check(int(done), torch.tensor(risks, dtype=torch.float64))
+        """Takes up what `_save` left, and tells again what was told."""
+        parts = load_state(path, self.origin)
+        self.net.load_state_dict(parts.pop("net"))
+        self.rewards.load_state_dict(parts.pop("rewards"))
+        self.memory, self.unfinished = Memory.of(parts)
+        for number in self.memory.rounds_begun():
+            self.listener.on_round(*self.memory.described(number))
+        for done, risk in self.memory.told.tolist():
+            self.listener.on_step(int(done), risk)
+        for done, *risks in self.memory.checked.tolist():
+            self.listener.on_check(int(done), torch.tensor(risks, dtype=torch.float64))
 
     def net_of_snapshots(self) -> Net:
-        stacked = self.snapshots.stacked()
-        return self.net.cpu().with_members({name: stacked[name] for name in self.net.stacked()})
+        """All snapshots as members of one class, span by span."""
+        kept = self.memory.kept
+        stacked = {
+            name: torch.cat([weights[name] for weights in kept[int(name.split(".")[1])]]) for name in self.net.stacked()
+        }
+        return self.net.cpu().with_members(stacked)
 
 
-def _errors(q: Tensor, actions: Tensor, target: Tensor) -> Tensor:
-    """(f(x, a) - target)^2 for q [F, b, m, A], actions [b, m], target [F, b, m]: [F, b, m]."""
-    return (q.gather(-1, actions.expand(q.shape[:-1])[..., None]).squeeze(-1) - target).square()
-
-
-def one_cycle(step: int, steps: int, warm: float = 0.3) -> float:
-    """Share of the peak rate: a linear rise over `warm` of the steps, then a cosine fall; restarts every `steps`.
-
-    >>> [round(one_cycle(s, 10), 2) for s in (0, 2, 9)]
-    [0.33, 1.0, 0.02]
-    """
-    position = (step % steps + 1) / steps
-    if position <= warm:
-        return position / warm
-    fall = (position - warm) / (1 - warm)
-    return max(0.5 * (1 + float(torch.cos(torch.tensor(fall * torch.pi, dtype=torch.float32)))), 2e-2)
+def _copy(net: Net) -> Net:
+    """The same members, to be trained apart."""
+    copy = net.with_members(net.stacked())
+    for mine, theirs in zip(copy.parameters(), net.parameters(), strict=True):
+        mine.requires_grad_(theirs.requires_grad)
+    return copy

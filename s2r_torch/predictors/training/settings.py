@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import torch
 
 from s2r_torch.errors import SettingError
-from s2r_torch.schema import Positive, Range, Settings, Size
+from s2r_torch.schema import Positive, Range, Settings, Share, Size
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,12 @@ class TrainingSettings(Settings):
     Args:
         members: networks trained side by side, each with its own seed and bootstrap weights.
         snapshots: how many moments of training join the class, the last one included.
-        steps: optimiser steps per layer, at least as many as snapshots.
+        steps: optimiser steps per layer, at most; at least as many as snapshots.
+        rounds: how often layers that fall short are fitted again, each time with twice as many steps; the first
+            round, of all layers, counts.
+        tolerance: share of its targets' value that the median member may lose before layers count as falling short.
         batch_simulators: simulators per step.
-        batch_samples: samples per state and simulator per step.
+        batch_samples: samples per simulator and step, of all states of the layer.
         learning_rate: peak of the one-cycle schedule.
         bootstrap: whether members weight simulators at random.
         held_out: share of simulators that no batch uses; they tell when a member gets worse.
@@ -32,12 +35,14 @@ class TrainingSettings(Settings):
 
     members: Size = 16
     snapshots: Size = 4
-    steps: Size = 300
+    steps: Size = 200
+    rounds: Annotated[int, Range(1, 16)] = 4
+    tolerance: Share = 0.003
     batch_simulators: Size = 48
-    batch_samples: Size = 6
+    batch_samples: Size = 12
     learning_rate: Positive = 1e-2
     bootstrap: bool = True
-    held_out: Annotated[float, Range(0, 1, open="high")] = 0.0625
+    held_out: Annotated[float, Range(0, 1, open="high")] = 0.125
 
     def check(self) -> None:
         if self.snapshots > self.steps:

@@ -47,6 +47,13 @@ class Snapshots:
         if step in self.ends:
             self.risks = None
 
+    def finish(self, weights: Weights) -> None:
+        """Ends early: spans without a state get this one."""
+        for kept in self.kept:
+            for name, value in weights.items():
+                kept.setdefault(name, value.clone())
+        self.risks = None
+
     def stacked(self) -> Weights:
         """All snapshots as members of one class, span by span, on the CPU."""
         return {name: torch.cat([kept[name] for kept in self.kept]).cpu() for name in self.kept[0]}

@@ -42,8 +42,8 @@ def save_state(path: Path, origin: dict, done: int, parts: dict[str, dict[str, T
     write(path, tensors, {"fit": origin, "done": done})
 
 
-def load_state(path: Path, origin: dict) -> tuple[int, dict[str, dict[str, Tensor]]]:
-    """Steps done, and the groups of tensors.
+def load_state(path: Path, origin: dict) -> dict[str, dict[str, Tensor]]:
+    """The groups of tensors.
 
     Raises:
         CheckpointError: the file is cut or damaged, or of a fit that is a function of something else.
@@ -61,4 +61,4 @@ def load_state(path: Path, origin: dict) -> tuple[int, dict[str, dict[str, Tenso
     for place, value in tensors.items():
         part, _, name = place.partition("/")
         parts.setdefault(part, {})[name] = value
-    return int(header["done"]), parts
+    return parts

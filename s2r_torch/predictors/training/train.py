@@ -10,7 +10,7 @@ from torch import Tensor
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.registry import net_class
 from s2r_torch.predictors.training.data import TrainingData
-from s2r_torch.predictors.training.fit import fit
+from s2r_torch.predictors.training.fit import Listener, TrainedNet, fit
 from s2r_torch.predictors.training.settings import TrainingSettings
 from s2r_torch.predictors.training.trainer import tensorboard_logger
 from s2r_torch.problem import Problem
@@ -42,22 +42,15 @@ class Trainer:
     folder: Path | None = None
     tensorboard: Path | None = None
 
-    def train(self, name: str, settings: dict, members: int | None = None, number: int = 0) -> Net:
-        """members x snapshots of one architecture; `number` tells variants of one name apart."""
+    def train(self, name: str, settings: dict, members: int | None = None) -> Net:
+        """members x snapshots of one architecture."""
+        return self.fitted(name, settings, members).net
+
+    def fitted(self, name: str, settings: dict, members: int | None = None, number: int = 0) -> TrainedNet:
+        """The same, and what it has not learned; `number` tells variants of one name apart."""
         seed, label = self.seed.child("net", name, number), f"{name}-{number}" if number else name
         sizes = replace(self.settings, members=self.settings.members if members is None else members)
         net = net_class(name)(self.problem, sizes.members, seed.child("weights").generator(), **settings)
-        steps = sizes.steps * self.problem.graph.horizon
-        self.progress.stage(f"train {label} ({sizes.members} members together)", steps)
-
-        def on_step(done: int, total: int, loss: float) -> None:
-            self.progress.advance(done, f"Bellman risk {loss:.4f}")
-            self.progress.record(f"bellman_risk/{label}", done, loss)
-
-        def on_check(done: int, risks: Tensor) -> None:
-            for member, risk in enumerate(risks.tolist()):
-                self.progress.record(f"held_out_risk/{label}/{member}", done, risk)
-
         return fit(
             net,
             self.data,
@@ -65,8 +58,30 @@ class Trainer:
             seed.child("fit"),
             accelerator=self.accelerator,
             logger=tensorboard_logger(self.tensorboard, label) if self.tensorboard else False,
-            on_step=on_step,
-            on_check=on_check,
+            listener=self._listener(label),
             folder=self.folder,
             state=self.folder / f"{label}.safetensors" if self.folder else None,
         )
+
+    def _listener(self, label: str) -> Listener:
+        """Shows a fit, and draws its curves."""
+        before = 0
+
+        def on_round(what: str, steps: int) -> None:
+            nonlocal before
+            before = done
+            self.progress.stage(f"train {label}: {what}", steps)
+
+        done = 0
+
+        def on_step(now: int, risk: float) -> None:
+            nonlocal done
+            done = now
+            self.progress.advance(now - before, f"risk {risk:.4f}")
+            self.progress.record(f"bellman_risk/{label}", now, risk)
+
+        def on_check(now: int, risks: Tensor) -> None:
+            for member, risk in enumerate(risks.tolist()):
+                self.progress.record(f"held_out_risk/{label}/{member}", now, risk)
+
+        return Listener(on_round, on_step, on_check)
