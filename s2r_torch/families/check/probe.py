@@ -149,8 +149,9 @@ def run(simulators: Guard, actions: Tensor, generators: Sequence[torch.Generator
     x, xs, rewards = simulators.reset(n, generators), [], []
     for step in range(H):
         xs.append(x)
-        x, reward = simulators.step(actions[:, :, step].contiguous())
+        following, reward = simulators.step(actions[:, :, step].contiguous())
         rewards.append(reward)
+        x = x if following is None else following  # nothing follows the last action
     return Rollouts(torch.stack(xs, 2), actions, torch.stack(rewards, 2))
 
 
