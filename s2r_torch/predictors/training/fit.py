@@ -122,7 +122,8 @@ class _BellmanFit(LightningModule):
         self.snapshots = Snapshots(settings.steps, settings.snapshots)
         self.checked = torch.zeros(0, 1 + net.size, dtype=torch.float64)  # steps done, held-out risks: what was told
         self.told = torch.zeros(0, 2, dtype=torch.float64)  # steps done, mean Bellman risk
-        self.start, self.moments, self.saved = 0, {}, time.monotonic()
+        self.start, self.saved = 0, time.monotonic()
+        self.moments: dict[int, dict[str, Tensor]] = {}  # Adam's, by the number of a parameter
         self.origin = origin_of(net, data.tensors(), settings, seed) if state else {}
         if state and state.exists():
             self._go_on_from(state)
@@ -167,7 +168,7 @@ class _BellmanFit(LightningModule):
             self.told = torch.cat([self.told, torch.tensor([[done, risk]], dtype=torch.float64)])
             self.on_step(done, self.total_steps, risk)
         if self.state_file and (time.monotonic() - self.saved > SAVE_SECONDS or done == self.total_steps):
-            self._save(done)
+            self._save(self.state_file, done)
 
     # -- a layer, from its start to its end --------------------------------------------------------------------------
 
@@ -240,15 +241,15 @@ class _BellmanFit(LightningModule):
 
     # -- to disk and back --------------------------------------------------------------------------------------------
 
-    def _save(self, done: int) -> None:
-        moments = self.optimizers().optimizer.state_dict()["state"]
+    def _save(self, path: FilePath, done: int) -> None:
+        moments = self.trainer.optimizers[0].state_dict()["state"]
         parts = {
             "net": self.net.state_dict(),
             "moments": {f"{i}.{key}": value for i, values in moments.items() for key, value in values.items()},
             "snapshots": self.snapshots.tensors(),
             "fit": {"V_hat": self.V_hat, "checked": self.checked, "told": self.told},
         }
-        save_state(self.state_file, self.origin, done, parts)
+        save_state(path, self.origin, done, parts)
         self.saved = time.monotonic()
 
     def _go_on_from(self, path: FilePath) -> None:
