@@ -65,6 +65,16 @@ class Family(Protocol):
         """Keyword arguments (JSON values) that rebuild this family; stored in policy files."""
 
 
+def known_truth(family: Family, theta: Tensor) -> GroundTruth:
+    """The ground truth of theta [B, k], or SettingError where the family does not know it."""
+    truth = family.truth(theta)
+    if truth is None:
+        raise SettingError(
+            expected="a family that knows its ground truth", got=family.name, cause="nobody knows exact values there"
+        )
+    return truth
+
+
 def require_name(name: object) -> str:
     """Returns a family's name if it is an identifier, else raises SettingError.
 
