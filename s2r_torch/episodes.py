@@ -75,6 +75,17 @@ class Guard:
             )
         return (None if x is None else self._checked(x)), reward
 
+    def move(self, actions: Tensor) -> Tensor:
+        """`step` for actions that are not an episode's last: the observations that follow."""
+        x, _ = self.step(actions)
+        if x is None:
+            raise SettingError(
+                expected=f"at most {self.spec.horizon - 1} actions before an observation",
+                got=str(len(self._actions)),
+                cause="an action path that is longer than an episode",
+            )
+        return x
+
     def select(self, indices: Sequence[int]) -> Guard:
         return Guard(self.inner.select(indices), self.ledger, self.purpose)
 
@@ -165,7 +176,7 @@ def observe(simulators: Guard, path: Path, n: int, seed: Seed) -> Tensor:
     """n observations [B, n, d] at the end of an action path, one episode each."""
     x = simulators.reset(n, seed.generators(simulators.ids))
     for a in path:
-        x, _ = simulators.step(torch.full(x.shape[:2], a, dtype=torch.int64))
+        x = simulators.move(torch.full(x.shape[:2], a, dtype=torch.int64))
     return x
 
 
@@ -185,8 +196,9 @@ def rollout(simulators: Guard, act: Act, n: int, seed: Seed) -> Rollouts:
     for step in range(simulators.spec.horizon):
         xs.append(x)
         actions.append(act(step, x))
-        x, reward = simulators.step(actions[-1])
+        following, reward = simulators.step(actions[-1])
         rewards.append(reward)
+        x = x if following is None else following  # nothing follows the last action
     return Rollouts(torch.stack(xs, 2), torch.stack(actions, 2), torch.stack(rewards, 2))
 
 
@@ -208,10 +220,10 @@ def _require_real(cause: str, x: Tensor) -> None:
 def _rewards(reward: object) -> Tensor:
     """Rewards as a dense float64 tensor of its own."""
     try:
-        reward = torch.as_tensor(reward)
-        if reward.layout != torch.strided or reward.is_complex():
+        given = torch.as_tensor(reward)
+        if given.layout != torch.strided or given.is_complex():
             raise TypeError
-        return reward.detach().to("cpu", torch.float64, copy=True)
+        return given.detach().to("cpu", torch.float64, copy=True)
     except (TypeError, ValueError, RuntimeError) as error:
         raise RewardError(
             expected="rewards as a tensor of real numbers",
@@ -222,14 +234,15 @@ def _rewards(reward: object) -> Tensor:
 
 def _two(result: object, ids: Sequence) -> tuple:
     """What `step` returned, if it is two things."""
-    if isinstance(result, tuple | list) and len(result) == 2:
-        return tuple(result)
-    many = isinstance(result, tuple | list)
+    got, cause = _kind(result), "a step without a return"
+    if isinstance(result, tuple | list):
+        if len(result) == 2:
+            return tuple(result)
+        got, cause = f"{got} of {len(result)}", "Gymnasium's step, which returns four or five values"
     raise SimulatorError(
         expected="two values from step: the next observations and the rewards",
-        got=f"{type(result).__name__} of {len(result)}" if many else _kind(result),
-        cause=("Gymnasium's step, which returns four or five values" if many else "a step without a return")
-        + f", in {_named(ids)}",
+        got=got,
+        cause=f"{cause}, in {_named(ids)}",
     )
 
 

@@ -23,14 +23,23 @@ from rich.table import Table
 
 RUN = Path(__file__).resolve().parent / "run.py"
 SIGNALS = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 143, signal.SIGINT: 130}
-SMALL = (  # every stage takes a second or two
-    "predictors.num_simulators=64",
+SMALL = (  # every stage takes about a second
+    "predictors.num_simulators=48",
     "predictors.n_samples=32",
     "predictors.training.members=4",
-    "predictors.training.steps=100",
+    "predictors.training.snapshots=2",
+    "predictors.training.steps=40",
+    "predictors.calibration.simulators=8",
     "budget.num_simulators=8",
-    "certificate.simulators=50",
-    "certificate.n_accurate=200",
+    "budget.n_train=300",
+    "diagnostics.simulators=8",
+    "certificate.simulators=24",
+    "certificate.scores=50",
+    "certificate.n_accurate=100",
+    "comparators.blind.members=1",
+    "comparators.blind.simulators=16",
+    "evaluation.num_worlds=8",
+    "evaluation.population=100",
 )
 
 

@@ -19,6 +19,7 @@ delta.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Annotated
 
 import torch
@@ -210,6 +211,6 @@ def survivor_values(
     episodes, horizon = rehearsal.rollouts, ensemble.problem.graph.horizon
     one, two = ensemble.evaluator(D_accurate), ensemble.evaluator(D_other)
     steps = [(step, episodes.x[:, :, step]) for step in range(horizon)]
-    advantage = sum(one.advantages(step, x, episodes.actions[:, :, step]) for step, x in steps)
+    advantage = reduce(torch.add, (one.advantages(step, x, episodes.actions[:, :, step]) for step, x in steps))
     moved = torch.stack([one.largest_change(two, step, x) for step, x in steps]).amax(0)
     return advantage, one.greedy_values(*steps[0]), moved

@@ -209,8 +209,10 @@ def interval(
     high: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Lower and upper bounds that hold together: delta / 2 for each. Arguments as in `lower`."""
-    options = {"bound": bound, "candidates": candidates, "low": low, "high": high}
-    return lower(samples, delta / 2, **options), upper(samples, delta / 2, **options)
+    least, most = (
+        side(samples, delta / 2, bound=bound, candidates=candidates, low=low, high=high) for side in (lower, upper)
+    )
+    return least, most
 
 
 def _checked(samples: Tensor) -> np.ndarray:

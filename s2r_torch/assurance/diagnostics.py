@@ -100,7 +100,8 @@ def check_smoothness(
     the noise and the wider one has not smeared the density out; the largest order seen among them is the state's.
     """
     few = simulators.select(range(min(settings.few, len(simulators))))
-    estimators, orders = _ever_wider(estimator), {}
+    estimators = _ever_wider(estimator)
+    orders: dict[int, float] = {}  # by state
     for s, path in enumerate(ensemble.problem.graph.paths):
         x = observe(few, path, settings.n_rough, seed.child(s))
         D_hat = [density_at(estimate, few, path, x) for estimate in estimators]
@@ -111,7 +112,7 @@ def check_smoothness(
     if not orders:
         text = f"{settings.n_rough} observations do not show how smooth densities are; the kernel assumes {assumed:g}"
         return Finding("A3", SILENT, text, {"order": math.inf, "states": 0.0})
-    s = min(orders, key=orders.get)
+    s = min(orders, key=lambda state: orders[state])
     where = f"the density at path {ensemble.problem.graph.paths[s]}"
     text = f"{where} looks smooth of order {orders[s]:.2g}; the kernel assumes {assumed:g}"
     smooth = DOUBTFUL if orders[s] < settings.least_share * assumed else PLAUSIBLE

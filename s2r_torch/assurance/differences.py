@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
 
 Halves = tuple[Transitions, Transitions]  # of one state, independent
+Place = TypeVar("Place")
 
 
 def check_reactiveness(
@@ -33,13 +35,14 @@ def check_reactiveness(
     graph = ensemble.problem.graph
     pairs = [pair for step in range(graph.horizon) for pair in itertools.combinations(graph.states_of(step), 2)]
     pairs = [(s, t) for s, t in pairs if _may_overlap(data[s], data[t], reach)]
-    values = _optimal_values(data, ensemble, reach) if pairs else ()
-    seen = {}
-    for s, t in pairs:
-        targets = [_targets(data[u], values, graph.next_state[u]) for u in (s, t)]
-        products = _disagreement(data[s], data[t], *targets, reach)
-        if products is not None:
-            seen[s, t] = _difference(products)
+    seen: dict[tuple[int, int], _Difference] = {}
+    if pairs:
+        values = _optimal_values(data, ensemble, reach)
+        for s, t in pairs:
+            here, there = (_targets(data[u], values, graph.next_state[u]) for u in (s, t))
+            products = _disagreement(data[s], data[t], here, there, reach)
+            if products is not None:
+                seen[s, t] = _difference(products)
     if not seen:
         return Finding("A1", PLAUSIBLE, "no two states of a layer show the same readings", {"pairs": 0.0})
     verdict, (s, t) = _verdict(seen, settings)
@@ -102,7 +105,7 @@ def _difference(squares: Tensor) -> _Difference:
     return _Difference(mean / max(error, 1e-12), size, most)
 
 
-def _verdict(seen: dict, settings: DiagnosticSettings) -> tuple[str, object]:
+def _verdict(seen: dict[Place, _Difference], settings: DiagnosticSettings) -> tuple[str, Place]:
     """The verdict on differences by place, and the place that it is about."""
     real = {place: found for place, found in seen.items() if found.z > settings.z}
     if real:
@@ -123,8 +126,10 @@ def _may_overlap(here: Halves, there: Halves, reach: Tensor) -> bool:
 
 def in_halves(data: Transitions) -> Halves:
     n = data.x.shape[1] // 2
-    first, second = slice(None, n), slice(n, 2 * n)
-    return tuple(Transitions(data.x[:, h], data.actions[:, h], data.rewards[:, h]) for h in (first, second))
+    first, second = (
+        Transitions(data.x[:, h], data.actions[:, h], data.rewards[:, h]) for h in (slice(None, n), slice(n, 2 * n))
+    )
+    return first, second
 
 
 def _nearest(one: Transitions, other: Transitions, reach: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,7 +139,8 @@ def _nearest(one: Transitions, other: Transitions, reach: Tensor) -> tuple[Tenso
         d = _distances(one.x[b], other.x[b], reach)
         d.masked_fill_(one.actions[b][:, None] != other.actions[b], math.inf)
         least = d.min(-1)
-        distance.append(least.values), index.append(least.indices)
+        distance.append(least.values)
+        index.append(least.indices)
     return torch.stack(index), torch.stack(distance) <= 1
 
 
@@ -172,7 +178,8 @@ def _optimal_values(data: tuple[Halves, ...], ensemble: Ensemble, reach: Tensor)
     """V [B, xi] twice, from independent halves: each picks actions by the other's estimate of Q*, and values them."""
     graph = ensemble.problem.graph
     B = data[0][0].x.shape[0]
-    values = tuple(torch.zeros(B, graph.num_states, dtype=torch.float64) for _ in range(2))
+    nothing = torch.zeros(B, graph.num_states, dtype=torch.float64)
+    values = nothing.clone(), nothing.clone()
     for _, s in graph.backward():
         y = _targets(data[s], values, graph.next_state[s])
         for own, other in ((0, 1), (1, 0)):

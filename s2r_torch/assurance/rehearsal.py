@@ -115,5 +115,4 @@ class _AsWorlds:
 
     def step(self, actions: Tensor) -> Tensor:
         """Takes actions [n] in every simulator; returns x [M, n, d]."""
-        x, _ = self._simulators.step(actions.expand(len(self._simulators), -1).contiguous())
-        return x
+        return self._simulators.move(actions.expand(len(self._simulators), -1).contiguous())

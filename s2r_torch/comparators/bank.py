@@ -9,6 +9,7 @@ simulators, not of the world: its misspecification is a learner's b_bar, which m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -39,7 +40,8 @@ class Bank:
     def ensemble(group: PredictorGroup, D: Tensor, problem: Problem) -> Ensemble:
         """The class of all members at all simulators."""
         pairs = torch.cartesian_prod(torch.arange(group.size), torch.arange(len(D)))
-        return Ensemble(problem, (Bank(group, D, pairs),))
+        bank = cast(PredictorGroup, Bank(group, D, pairs))  # but for `recipe` and its like: nobody saves a bank
+        return Ensemble(problem, (bank,))
 
     def condition(self, D: Tensor) -> object:
         """Ignores D [B, ...]: the densities are the bank's own."""

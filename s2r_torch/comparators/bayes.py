@@ -20,7 +20,7 @@ from s2r_torch.comparators.contract import UNLABELLED, Access, Attempt, Known, W
 from s2r_torch.comparators.policies import Pointwise, StateAware
 from s2r_torch.coverage import path_cover
 from s2r_torch.errors import SettingError
-from s2r_torch.families.contract import Likelihood
+from s2r_torch.families.contract import Family, Likelihood, known_truth
 from s2r_torch.schema import Settings, Size
 
 
@@ -52,14 +52,26 @@ class BayesLine:
     def attempt(self, worlds: Worlds) -> Attempt:
         """Cost: n episodes per world."""
         family = worlds.draws.family
-        theta = family.payoff_grid(self.points)
-        known = Pointwise.of(family.truth(theta))
+        likelihood = likelihood_of(family)
+        theta = likelihood.payoff_grid(self.points)
+        known = Pointwise.of(known_truth(family, theta))
         sequences = tuple((*self.cover[i % len(self.cover)], 0) for i in range(self.n))
         seen = worlds.walk(sequences, 1, worlds.seed.child("bayes", self.n), UNLABELLED)
         states = known.graph.visited(torch.tensor(sequences)).flatten()  # [n H]
-        evidence = family.log_likelihood(theta, states, seen.x.flatten(1, 2))
+        evidence = likelihood.log_likelihood(theta, states, seen.x.flatten(1, 2))
         policy = StateAware(known.graph, best_actions(evidence.softmax(1), known), known.points)
         return Attempt(policy, unlabelled=self.n, exact=policy.values)
+
+
+def likelihood_of(family: Family) -> Likelihood:
+    """The family, as one that knows its likelihood; else SettingError."""
+    if isinstance(family, Likelihood):
+        return family
+    raise SettingError(
+        expected="a family that knows its likelihood (families.contract.Likelihood)",
+        got=family.name,
+        cause="leave the Bayes line out where nobody knows it",
+    )
 
 
 @register_comparator("bayes")
@@ -86,11 +98,5 @@ class Bayes(Settings):
 
     def fit(self, known: Known) -> BayesLine:
         """No episodes."""
-        family = known.draws.family
-        if not isinstance(family, Likelihood):
-            raise SettingError(
-                expected="a family that knows its likelihood (families.contract.Likelihood)",
-                got=family.name,
-                cause="leave the Bayes line out where nobody knows it",
-            )
+        likelihood_of(known.draws.family)
         return BayesLine(path_cover(known.problem.graph), self.points, self.n)

@@ -59,9 +59,9 @@ def race(world: Guard, acts: Sequence[Act], budget: int, delta: float, seed: See
                 seen = rollout(world, acts[i], episodes, seed.child(number, i)).returns[0]
                 returns[i] += seen.clamp(0, 1).tolist()
         if min(len(returns[i]) for i in alive) >= 2:
-            seen = {i: torch.tensor(returns[i], dtype=torch.float64) for i in alive}
-            least = max(float(lower(x, share)) for x in seen.values())
-            alive = [i for i in alive if float(upper(seen[i], share)) >= least]
+            so_far = {i: torch.tensor(returns[i], dtype=torch.float64) for i in alive}
+            least = max(float(lower(x, share)) for x in so_far.values())
+            alive = [i for i in alive if float(upper(so_far[i], share)) >= least]
         if len(alive) == 1:
             break
     means = [sum(returns[i]) / len(returns[i]) if returns[i] else 0.0 for i in range(len(acts))]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Annotated
 
 import torch
@@ -23,7 +24,7 @@ from s2r_torch.comparators.contract import UNLABELLED, Access, Attempt, Known, W
 from s2r_torch.comparators.policies import Pointwise, StateAware
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Guard
-from s2r_torch.families.contract import GroundTruth
+from s2r_torch.families.contract import GroundTruth, known_truth
 from s2r_torch.families.exact import optimal
 from s2r_torch.learning.estimator import estimate_densities
 from s2r_torch.schema import Range, Settings, Size
@@ -39,7 +40,7 @@ def statistics(readings: Sequence[Tensor]) -> Tensor:
         readings: one tensor [B, n_s, d] per state; at least one reading each.
     """
     means = torch.cat([x.mean(1) for x in readings], 1)
-    within = sum((x - x.mean(1, keepdim=True)).square().sum(1) for x in readings)
+    within = reduce(torch.add, ((x - x.mean(1, keepdim=True)).square().sum(1) for x in readings))
     variance = within / max(1, sum(x.shape[1] - 1 for x in readings))
     return torch.cat([means, variance.sqrt(), variance], 1)
 
@@ -100,7 +101,7 @@ class Identifying:
         theta = Ridge.fit(statistics(few), self.theta)(statistics(readings))
         cost = len(self.cover) * self.n
         if self.planning == "oracle":
-            policy = planned(worlds.draws.family.truth(theta))
+            policy = planned(known_truth(worlds.draws.family, theta))
             return Attempt(policy, unlabelled=cost, exact=policy.values)
         simulators = Guard(worlds.draws.family.simulators(theta, range(len(theta))), worlds.draws.ledger, PROBE)
         seed = worlds.seed.child("identification", self.n, "probe")

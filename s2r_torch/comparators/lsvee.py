@@ -9,12 +9,12 @@ LSVEE is our own Algorithms 3-6 with one world and no densities, on the tree of 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from s2r_torch.base import StateGraph
+from s2r_torch.base import Path, StateGraph
 from s2r_torch.comparators.bank import Bank, bank_of
 from s2r_torch.comparators.contract import Access, Attempt, Known, Worlds, register_comparator
 from s2r_torch.episodes import Act, Guard
@@ -48,7 +48,8 @@ def path_tree(num_actions: int, horizon: int) -> StateGraph:
         raise SettingError(
             expected=f"at most {MOST_PATHS} action paths", got=str(paths), cause="a long horizon: give it the graph"
         )
-    return depth_first((), lambda path: [(*path, a) for a in range(num_actions)], horizon)[0]
+    start: Path = ()
+    return depth_first(start, lambda path: [(*path, a) for a in range(num_actions)], horizon)[0]
 
 
 def num_paths(num_actions: int, horizon: int) -> int:
@@ -121,7 +122,10 @@ class EliminationLearner:
         unseen = torch.zeros(1, self.graph.num_states, NO_GRID)
         return Judges(world, unseen, self.graph, bank, budget, Elimination(self.rule, "best"), seed)
 
-    note = ""
+    @property
+    def note(self) -> str:
+        """What a reader of the table must know."""
+        return ""
 
     def choose(self, judges: Judges) -> tuple[int, bool]:
         """The Q-function that acts, and whether the learner's own test passed."""
@@ -180,7 +184,7 @@ class LSVEE(Settings):
     access = Access(
         reward="yes", simulators="through the bank", graph="tree of paths", predictors="bank of Q-functions"
     )
-    learner = LSVEELearner
+    learner: ClassVar[type[EliminationLearner]] = LSVEELearner
 
     def fit(self, known: Known) -> EliminationLearner:
         """No episodes."""

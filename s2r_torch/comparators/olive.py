@@ -54,12 +54,12 @@ class OLIVELearner:
         evaluator = bank.evaluator(unseen)
         V = evaluator.greedy_values(0, observe(world, (), self.n, seed.child("first")))[:, 0]
         alive = torch.ones(bank.size, dtype=torch.bool)
-        best = (-math.inf, None)  # measured return, policy
+        tried: list[tuple[float, Act]] = []  # measured return, policy
         for number in range(self.rounds):
             optimist = int(torch.where(alive, V, -torch.inf).argmax())
             own = bank.subset([optimist]).evaluator(unseen)
             seen = rollout(world, own.policy_of(0), self.n, seed.child("run", number))
-            best = max(best, (float(seen.returns.mean()), own.policy_of(0)), key=lambda item: item[0])
+            tried.append((float(seen.returns.mean()), own.policy_of(0)))
             errors = own_errors(own, seen)
             if float(errors.sum()) <= 5 * self.epsilon / 8:
                 return own.policy_of(0), True
@@ -68,7 +68,7 @@ class OLIVELearner:
             alive[optimist] = False
             if not bool(alive.any()):
                 break
-        return best[1], False
+        return max(tried, key=lambda item: item[0])[1], False
 
     def _survivors(self, evaluator: Evaluator, seen: Rollouts, step: int) -> Tensor:
         """Who may be f* [F], by average Bellman errors at one step of episodes with a uniform action there."""

@@ -49,7 +49,7 @@ def pooled_difference(D: Tensor, D_other: Tensor) -> float:
     """
     a = D - D_other  # [B, m, G]
     inner = a @ a.mT  # [B, m, m]
-    above = torch.triu_indices(*inner.shape[1:], offset=1)
+    above = torch.triu_indices(len(a[0]), len(a[0]), offset=1)
     pairs = inner[:, above[0], above[1]]  # [B, m (m - 1) / 2]
     scale = pairs.square().sum(1).sqrt()
     return float((pairs.sum(1) / scale.clamp(min=torch.finfo(scale.dtype).tiny)).sum()) / math.sqrt(len(a))

@@ -122,7 +122,7 @@ class DensityGrid:
     def count_outside(self, x: Tensor) -> Tensor:
         """How many of the n observations x `[..., n, d]` are not inside, `[...]` int64; some of them at a time."""
         rows = max(1, CHUNK * x.shape[-2] // max(1, x.numel()))
-        return sum((~self.inside(part)).sum(-1) for part in x.split(rows, dim=-2))
+        return reduce(torch.add, ((~self.inside(part)).sum(-1) for part in x.split(rows, dim=-2)))
 
     def holds(self, low: list[float], high: list[float]) -> bool:
         """Whether the box of the grid holds the box from low to high."""

@@ -133,8 +133,8 @@ class Kernel:
         """0, the sorted roots in (0, 1) of gamma or of its derivative, and 1; gamma is a polynomial in y = t^2."""
         inner = np.polynomial.Polynomial([float(c) for c in self.coefficients[::2]])
         inner = inner.deriv() if derivative else inner
-        y = inner.roots()
-        y = np.sort(y[np.abs(y.imag) < 1e-12].real)
+        roots = inner.roots().astype(complex)
+        y = np.sort(roots[np.abs(roots.imag) < 1e-12].real)
         return np.concatenate([[0.0], np.sqrt(y[(y > 0) & (y < 1)]), [1.0]])
 
 

@@ -44,10 +44,11 @@ def add_moments(sums: Tensor, cells: Sequence[AxisCells], powers: Sequence[int],
         target = flat[:, b * total : (b + rows) * total]
         for i in range(0, n, columns):
             part = x[b : b + rows, i : i + columns]
-            cell, channels = None, [None]
-            for j in range(d):
+            cell, u = cells[0].locate(part[..., 0].double().flatten())
+            channels = _powers(u, powers[0])
+            for j in range(1, d):
                 c, u = cells[j].locate(part[..., j].double().flatten())
-                cell = c if cell is None else cell.mul_(cells[j].num_cells).add_(c)
+                cell = cell.mul_(cells[j].num_cells).add_(c)
                 channels = _times(channels, _powers(u, powers[j]))
             index = cell.long()
             if len(part) > 1:
@@ -104,9 +105,10 @@ def faster_by_moments(cells: Sequence[AxisCells], B: int, n: int) -> bool:
 
 def _powers(u: Tensor, count: int) -> list[Tensor | None]:
     """[1, u, u^2, ..]; None stands for 1."""
-    values: list[Tensor | None] = [None, u][:count]
+    values, power = [None, u][:count], u
     while len(values) < count:
-        values.append(values[-1] * u)
+        power = power * u
+        values.append(power)
     return values
 
 

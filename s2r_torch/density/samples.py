@@ -127,7 +127,7 @@ def check_varies(moves: Tensor, differ: Tensor, n: int) -> None:
     if n < 2:
         return
     if not bool(moves.all()):
-        lead, j = divmod((~moves).flatten().nonzero()[0].item(), moves.shape[-1])
+        lead, j = divmod(int((~moves).flatten().nonzero()[0]), moves.shape[-1])
         raise SampleError(
             expected="samples that vary",
             got=f"{{}} has one value in all {n} samples",
@@ -137,7 +137,7 @@ def check_varies(moves: Tensor, differ: Tensor, n: int) -> None:
         )
     if not bool(differ.all()):
         d = moves.shape[-1]
-        lead, pair = divmod((~differ).flatten().nonzero()[0].item(), d * d)
+        lead, pair = divmod(int((~differ).flatten().nonzero()[0]), d * d)
         raise SampleError(
             expected="coordinates that differ",
             got=f"{{}} and {{}} agree in all {n} samples",

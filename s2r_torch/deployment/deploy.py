@@ -283,7 +283,7 @@ def _condition(
     for n in stopping.schedule(n_real) if stopping else [n_real]:
         recording = until(n)
         seen = Collection.of(recording, graph, cover, n if n < n_real else most)
-        if n < n_real:
+        if stopping and n < n_real:
             looks.append(look(meta_policy, seen.observations, stopping))
             if looks[-1].enough:
                 break

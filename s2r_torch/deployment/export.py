@@ -39,10 +39,18 @@ ROWS = 8  # observations in the example that is traced; any number works afterwa
 
 
 class Program(nn.Module):
-    """What is exported: (step [], x [n, d]) -> actions [n], -1 where there is none, and values q [n, A]."""
+    """What is exported: (step [], x [n, d]) -> actions [n], -1 where there is none, and values q [n, A].
+
+    Raises:
+        SettingError: a policy of several worlds.
+    """
 
     def __init__(self, policy: Policy):
         super().__init__()
+        if policy.actor is None:
+            raise SettingError(
+                expected="a policy of one world", got=f"{policy.num_worlds}", cause="condition on densities [xi, G]"
+            )
         self.horizon, self.values = policy.problem.graph.horizon, policy.actor
 
     def forward(self, step: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -66,10 +74,6 @@ def export_policy(policy: Policy, path: Path | str) -> None:
     """
     path = Path(path)
     check_ending(path)
-    if policy.num_worlds is not None:
-        raise SettingError(
-            expected="a policy of one world", got=f"{policy.num_worlds}", cause="condition on densities [xi, G]"
-        )
     program = traced(policy)
     if path.suffix == ".onnx":
         with replacing(path) as partial:
@@ -105,7 +109,8 @@ def traced(policy: Policy) -> torch.export.ExportedProgram:
     """The policy as a graph, for any number of observations.
 
     Raises:
-        SettingError: a network of a user's own whose code depends on the numbers that it sees.
+        SettingError: a policy of several worlds, or a network of a user's own whose code depends on the numbers that
+            it sees.
     """
     program = Program(policy).eval()
     grid = policy.problem.grid
@@ -127,12 +132,20 @@ def traced(policy: Policy) -> torch.export.ExportedProgram:
 
 
 def _save_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
-    names = {"input_names": ["step", "x"], "output_names": ["actions", "q"]}
     chatter = logging.getLogger("torch.onnx")
     level = chatter.level
     try:
         chatter.setLevel(logging.ERROR)  # it lists operators of libraries that are not installed
         with warnings.catch_warnings(action="ignore"):  # deprecations between torch and onnxscript
-            torch.onnx.export(program, (), str(path), dynamo=True, external_data=False, verbose=False, **names)
+            torch.onnx.export(
+                program,
+                (),
+                str(path),
+                input_names=["step", "x"],
+                output_names=["actions", "q"],
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
     finally:
         chatter.setLevel(level)

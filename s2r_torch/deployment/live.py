@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -36,7 +37,8 @@ class GuardedWorld:
         self.inner, self.ledger, self.purpose, self._limit = world, ledger, purpose, time_limit
         self.spec = world.spec
         self.episodes_at_once = getattr(world, "episodes_at_once", None)
-        self._n, self._first, self._actions = 0, 0, []
+        self._n, self._first = 0, 0
+        self._actions: list[Tensor] = []
 
     def reset(self, n: int) -> Tensor:
         """Starts n episodes; returns x [n, d].
@@ -99,11 +101,14 @@ class GuardedWorld:
         return f"at step {len(path)} of {self.purpose} episode {self._first + i}, {after(path)}"
 
 
+Answer = TypeVar("Answer")
+
+
 class _Late(BaseException):
     """A call took too long. No `except Exception` of the world may take it for one of its own."""
 
 
-def bounded(function: Callable[..., Tensor], seconds: float | None, *arguments: object) -> Tensor:
+def bounded(function: Callable[..., Answer], seconds: float | None, *arguments: object) -> Answer:
     """Calls a function that must return within so many seconds.
 
     An alarm of the system ends it, so that whatever waits in Python is interrupted: sleeps, sockets, locks, loops.

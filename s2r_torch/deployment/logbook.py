@@ -78,7 +78,8 @@ class Logbook:
     def __init__(self, path: Path, spec: ProblemSpec, recording: Recording, entry: dict):
         self.path, self.spec, self.recording, self.entry = path, spec, recording, entry
         self.notes: list[str] = []  # for people
-        self._saved, self._along = 0, Counter()
+        self._saved = 0
+        self._along: Counter[str] = Counter()  # episodes by their actions
         self._count(recording)
         self._journal = Appended(journal_of(path))
         self._layout = _Layout.of(self._journal.path, spec, self._saved)

@@ -11,6 +11,7 @@ import importlib.metadata
 from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -221,7 +222,8 @@ def _policy(header: dict, tensors: dict[str, Tensor], path: Path | str) -> MetaP
 
 
 def _assemble(header: dict, tensors: dict[str, Tensor]) -> MetaPolicy:
-    spec = ProblemSpec(**{k: tuple(v) if isinstance(v, list) else v for k, v in header["spec"].items()})
+    told: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in header["spec"].items()}
+    spec = ProblemSpec(**told)
     paths, cover = (tuple(tuple(path) for path in header[name]) for name in ("paths", "cover"))
     graph = StateGraph(tensors["graph.next_state"], tensors["graph.layer"], paths)
     problem = Problem(spec, graph, DensityGrid(tuple(tensors[f"grid.axis{j}"] for j in range(spec.obs_dim))))

@@ -40,8 +40,11 @@ class GroundTruth:
 class Family(Protocol):
     """A prior over theta and the environments that theta makes."""
 
-    name: str
-    spec: ProblemSpec
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def spec(self) -> ProblemSpec: ...
 
     def prior(self, n: int, generator: torch.Generator) -> Tensor:
         """Draws theta [n, k], float64, i.i.d. from mu; consumes the generator."""
@@ -60,6 +63,16 @@ class Family(Protocol):
 
     def parameters(self) -> dict:
         """Keyword arguments (JSON values) that rebuild this family; stored in policy files."""
+
+
+def known_truth(family: Family, theta: Tensor) -> GroundTruth:
+    """The ground truth of theta [B, k], or SettingError where the family does not know it."""
+    truth = family.truth(theta)
+    if truth is None:
+        raise SettingError(
+            expected="a family that knows its ground truth", got=family.name, cause="nobody knows exact values there"
+        )
+    return truth
 
 
 def require_name(name: object) -> str:
@@ -87,6 +100,17 @@ def users(what: str, cause: str = "a fault in the family's own code") -> Iterato
         raise SimulatorError(
             expected=f"{what} to succeed", got=printable(f"{type(error).__name__}: {error}"), cause=cause
         ) from error
+
+
+@runtime_checkable
+class KnowsGraph(Protocol):
+    """What families that know their state graph without knowing the truth have beside the rest of `Family`."""
+
+    def known_graph(self) -> StateGraph | None:
+        """The state graph, where it is known."""
+
+    def mean_rewards(self, theta: Tensor) -> Tensor:
+        """Mean rewards [B, xi, A] of `known_graph`, in units of total reward."""
 
 
 @runtime_checkable

@@ -69,6 +69,8 @@ class FrozenLake(GymFamily):
         require_range("quadrature", quadrature, 1, 64)
         self.gains = (gain_low, gain_high)
         reach = gain_high * math.sqrt(2) * CENTRE + noise_high + MARGIN  # a corner, in any direction
+        self._half_width = lambda theta: noise_low + (noise_high - noise_low) * theta[:, 2]
+        self._smoothness = require_smoothness(smoothness)
         super().__init__(
             name="frozenlake",
             make=lambda theta: make_env("FrozenLake-v1", desc=list(MAP), is_slippery=False),
@@ -81,8 +83,8 @@ class FrozenLake(GymFamily):
                 centre=CENTRE,
                 gain=lambda theta: theta[:, 1],
                 rotation=lambda theta: theta[:, 0],
-                width=lambda theta: noise_low + (noise_high - noise_low) * theta[:, 2],
-                smoothness=require_smoothness(smoothness),
+                width=self._half_width,
+                smoothness=self._smoothness,
                 points=quadrature,
             ),
             horizon=6,
@@ -109,7 +111,7 @@ class FrozenLake(GymFamily):
     def log_likelihood(self, theta: Tensor, states: Tensor, x: Tensor) -> Tensor:
         """All readings share the camera, whose heading and gain are integrated over."""
         cells = self._tree.latent(self._merged[1])[states] - CENTRE
-        return camera_evidence(x, cells, self.sensor.width(theta), self.gains, self.sensor.smoothness)
+        return camera_evidence(x, cells, self._half_width(theta), self.gains, self._smoothness)
 
     def _draw(self, n: int, generator: torch.Generator) -> Tensor:
         u = torch.rand(n, 3, dtype=torch.float64, generator=generator)

@@ -19,6 +19,7 @@ import math
 from collections import namedtuple
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ from s2r_torch.families.replay.simulators import Moves
 from s2r_torch.families.sensors import Sensor
 from s2r_torch.text import printable
 
-State = object  # a number, or a tuple or list of numbers
+State = Any  # a number, or a tuple or list of numbers: a user's
 Step = Callable[[tuple, State, int], tuple]  # (theta, state, action) -> (state, reward) or (state, reward, ended)
 BatchedStep = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -123,7 +124,8 @@ class BatchedFamily(ReplayFamily):
         settings: dict | None = None,
     ):
         def one(theta: tuple, state: tuple, action: int) -> tuple:
-            x, reward = batched(step, *(torch.tensor([v], dtype=torch.float64) for v in (theta, [state])), [[action]])
+            row, place = (torch.tensor([v], dtype=torch.float64) for v in (theta, [state]))
+            x, reward = batched(step, row, place, torch.tensor([[action]]))
             return tuple(x[0, 0].tolist()), float(reward[0, 0])
 
         super().__init__(
@@ -143,13 +145,12 @@ class BatchedFamily(ReplayFamily):
         )
 
 
-def batched(step: BatchedStep, theta: Tensor, states: Tensor, actions: object) -> tuple[Tensor, Tensor]:
+def batched(step: BatchedStep, theta: Tensor, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
     """What a batched step returns, as float64 tensors [B, n, l] and [B, n].
 
     Raises:
         SimulatorError: it raised, or returned something of another shape.
     """
-    actions = torch.as_tensor(actions)
     with users("step(theta, states, actions)"):
         following, reward = (torch.as_tensor(part, dtype=torch.float64) for part in step(theta, states, actions))
     if following.shape != states.shape or reward.shape != actions.shape:
@@ -188,7 +189,7 @@ class FunctionDynamics:
     def theta(self, row: Tensor) -> tuple[float, ...]:
         """Theta [k] as a named tuple of floats."""
         try:
-            named = namedtuple("Theta", self.theta_names)
+            named = namedtuple("Theta", self.theta_names)  # type: ignore[misc]  # its fields are known at run time only
         except ValueError as error:
             raise SettingError(
                 expected="theta_names that are different identifiers", got=str(self.theta_names), cause=str(error)
@@ -210,7 +211,7 @@ class FunctionDynamics:
             )
         return following, paid, ended
 
-    def called(self, theta: tuple[float, ...], state: State, action: int) -> tuple[State, object, bool]:
+    def called(self, theta: tuple[float, ...], state: State, action: int) -> tuple[State, Any, bool]:
         """What the function returned, as three values; the reward is not looked at."""
         with users(f"step(theta, {printable(state, 60)}, {action})"):
             result = self.step(theta, copy.copy(state), action)  # a list may be written into

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from s2r_torch.base import ProblemSpec
+from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import GroundTruth
 from s2r_torch.families.layered import LayeredSimulators, LayeredWorld, depth_first, require_range, require_theta
@@ -76,9 +77,11 @@ class Grid:
         require_range("offset", self.offset, 0.0, 10.0 * self.width)
         require_range("quadrature", self.quadrature, 1, 64)
         require_smoothness(self.smoothness)
-        graph, cells = depth_first((0, 0), self._moves, 2 * self.width - 1)
+
+    @cached_property
+    def spec(self) -> ProblemSpec:
         reach = self.offset + self.noise_high + MARGIN
-        spec = ProblemSpec(
+        return ProblemSpec(
             num_actions=2,
             horizon=2 * self.width - 1,
             max_states_per_layer=self.width,
@@ -87,19 +90,27 @@ class Grid:
             high=(self.width - 1 + reach, self.width - 1 + reach),
             obs_names=("row", "column"),
         )
-        object.__setattr__(self, "graph", graph)
-        object.__setattr__(self, "spec", spec)
-        object.__setattr__(self, "cells", torch.tensor(cells, dtype=torch.float64))  # [xi, 2]
-        sensor = AffineSensor(
-            spec.obs_names,
-            spec.low,
-            spec.high,
+
+    @cached_property
+    def graph(self) -> StateGraph:
+        return self._numbered[0]
+
+    @cached_property
+    def cells(self) -> Tensor:
+        """(row, column) [xi, 2] of every state."""
+        return torch.tensor(self._numbered[1], dtype=torch.float64)
+
+    @cached_property
+    def sensor(self) -> AffineSensor:
+        return AffineSensor(
+            self.spec.obs_names,
+            self.spec.low,
+            self.spec.high,
             offset=lambda theta: theta[:, :2],
-            width=lambda theta: self.noise_low + (self.noise_high - self.noise_low) * theta[:, 2],
+            width=self._half_width,
             smoothness=self.smoothness,
             points=self.quadrature,
         )
-        object.__setattr__(self, "sensor", sensor)
 
     def prior(self, n: int, generator: torch.Generator) -> Tensor:
         """Draws theta [n, 3]; consumes the generator."""
@@ -126,9 +137,9 @@ class Grid:
 
     def log_likelihood(self, theta: Tensor, states: Tensor, x: Tensor) -> Tensor:
         """Coordinates are independent given w, each with an offset of its own."""
-        residual, h = x - self.cells[states], self.sensor.width(theta)
-        coordinates = (offset_evidence(residual[..., c], h, self.offset, self.smoothness) for c in range(2))
-        return sum(coordinates)
+        residual, h = x - self.cells[states], self._half_width(theta)
+        row, column = (offset_evidence(residual[..., c], h, self.offset, self.smoothness) for c in range(2))
+        return row + column
 
     def parameters(self) -> dict:
         """Keyword arguments that rebuild this family."""
@@ -141,6 +152,14 @@ class Grid:
     def mean_reward(self, theta: Tensor, state: Tensor, x: Tensor, actions: Tensor) -> Tensor:
         """What the cell pays [B, n], whatever action is taken."""
         return self._payoffs(theta).gather(1, state)
+
+    @cached_property
+    def _numbered(self) -> tuple[StateGraph, list[tuple[int, int]]]:
+        """The graph, and the cell of every state."""
+        return depth_first((0, 0), self._moves, 2 * self.width - 1)
+
+    def _half_width(self, theta: Tensor) -> Tensor:
+        return self.noise_low + (self.noise_high - self.noise_low) * theta[:, 2]
 
     def _payoffs(self, theta: Tensor) -> Tensor:
         """The mean reward [B, xi] of every cell."""

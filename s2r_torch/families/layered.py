@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,13 +12,22 @@ from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.errors import SettingError
 from s2r_torch.families.noise import bernoulli
 
+Running = TypeVar("Running")
+Key = TypeVar("Key", bound=Hashable)
+
 
 class LayeredModel(Protocol):
     """A family whose graph is known; states are those of `graph`, in depth-first order."""
 
-    spec: ProblemSpec
-    graph: StateGraph
-    payment: float  # rewards are payment * Bernoulli(mean / payment)
+    @property
+    def spec(self) -> ProblemSpec: ...
+
+    @property
+    def graph(self) -> StateGraph: ...
+
+    @property
+    def payment(self) -> float:
+        """Rewards are payment * Bernoulli(mean / payment)."""
 
     def emit(self, theta: Tensor, state: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Draws x [B, n, d] at states [B, n] under theta [B, k]; row b consumes generator b alone."""
@@ -40,7 +49,7 @@ class LayeredSimulators:
         self.model, self.spec, self.theta = model, model.spec, theta
         self.ids = require_ids(theta, ids)
         self._generators: Sequence[torch.Generator] = ()
-        self._state = self._x = None
+        self._running: tuple[Tensor, Tensor] | None = None  # states [B, n], and x there
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -48,27 +57,26 @@ class LayeredSimulators:
     def reset(self, n: int, generators: Sequence[torch.Generator]) -> Tensor:
         require_generators(generators, len(self))
         self._generators = generators
-        self._state = torch.zeros(len(self), n, dtype=torch.int64)
-        self._x = self.model.emit(self.theta, self._state, generators)
-        return self._x
+        return self._enter(torch.zeros(len(self), n, dtype=torch.int64))
 
     def step(self, actions: Tensor) -> tuple[Tensor | None, Tensor]:
-        require_running(self._state)
-        mean = self.model.mean_reward(self.theta, self._state, self._x, actions)
+        state, x = running(self._running)
+        mean = self.model.mean_reward(self.theta, state, x, actions)
         reward = bernoulli(mean / self.model.payment, self._generators) * self.model.payment
-        self._advance(actions)
-        return self._x, reward
+        following = self.model.graph.next_state[state, actions]
+        if bool((following < 0).any()):  # that was the H-th action
+            self._running = None
+            return None, reward
+        return self._enter(following), reward
 
     def select(self, indices: Sequence[int]) -> LayeredSimulators:
         return LayeredSimulators(self.model, self.theta[list(indices)], [self.ids[i] for i in indices])
 
-    def _advance(self, actions: Tensor) -> None:
-        """Moves to the next layer, or ends the episodes after its H-th action."""
-        following = self.model.graph.next_state[self._state, actions]
-        if bool((following < 0).any()):
-            self._state = self._x = None
-        else:
-            self._state, self._x = following, self.model.emit(self.theta, following, self._generators)
+    def _enter(self, state: Tensor) -> Tensor:
+        """What is read at these states [B, n], where the episodes are from now on."""
+        x = self.model.emit(self.theta, state, self._generators)
+        self._running = state, x
+        return x
 
 
 class LayeredWorld:
@@ -77,24 +85,22 @@ class LayeredWorld:
     def __init__(self, model: LayeredModel, theta: Tensor, generator: torch.Generator):
         self.model, self.spec, self.theta = model, model.spec, theta[None]
         self._generators = [generator]
-        self._state = None
+        self._state: Tensor | None = None
 
     def reset(self, n: int) -> Tensor:
-        self._state = torch.zeros(1, n, dtype=torch.int64)
-        return self.model.emit(self.theta, self._state, self._generators)[0]
+        return self._enter(torch.zeros(1, n, dtype=torch.int64))
 
     def step(self, actions: Tensor) -> Tensor:
-        require_running(self._state)
-        self._state = self.model.graph.next_state[self._state, actions[None]]
-        if bool((self._state < 0).any()):
-            self._state = None
-        require_running(self._state)
-        return self.model.emit(self.theta, self._state, self._generators)[0]
+        following = self.model.graph.next_state[running(self._state), actions[None]]
+        self._state = None if bool((following < 0).any()) else following
+        return self._enter(running(self._state))
+
+    def _enter(self, state: Tensor) -> Tensor:
+        self._state = state
+        return self.model.emit(self.theta, state, self._generators)[0]
 
 
-def depth_first(
-    start: Hashable, moves: Callable[[Hashable], Sequence[Hashable]], horizon: int
-) -> tuple[StateGraph, list]:
+def depth_first(start: Key, moves: Callable[[Key], Sequence[Key]], horizon: int) -> tuple[StateGraph, list[Key]]:
     """Numbers the latent states of a layered world in depth-first preorder, as Algorithm 2 meets them.
 
     Actions are tried in order; states with the same key in the same layer are one state.
@@ -107,22 +113,26 @@ def depth_first(
     Returns:
         The graph, and the key of every state.
     """
-    number: dict[tuple[int, Hashable], int] = {}
-    keys, layers, paths, following = [], [], [], []
+    number: dict[tuple[int, Key], int] = {}
+    keys: list[Key] = []
+    paths: list[tuple[int, ...]] = []
+    following: list[list[int]] = []
 
-    def visit(key: Hashable, path: tuple[int, ...]) -> int:
+    def visit(key: Key, path: tuple[int, ...]) -> int:
         place = (len(path), key)
         if place in number:
             return number[place]
         state = number[place] = len(keys)
-        keys.append(key), layers.append(len(path)), paths.append(path), following.append([])
+        keys.append(key)
+        paths.append(path)
+        following.append([])
         targets = moves(key)
         last = len(path) == horizon - 1
         following[state] = [-1 if last else visit(target, path + (a,)) for a, target in enumerate(targets)]
         return state
 
     visit(start, ())
-    return StateGraph(torch.tensor(following), torch.tensor(layers), tuple(paths)), keys
+    return StateGraph(torch.tensor(following), torch.tensor([len(path) for path in paths]), tuple(paths)), keys
 
 
 def require_theta(theta: Tensor, names: Sequence[str]) -> Tensor:
@@ -152,10 +162,11 @@ def require_generators(generators: Sequence[torch.Generator], count: int) -> Non
         )
 
 
-def require_running(state: Tensor | None) -> None:
-    """Raises SettingError unless an episode runs."""
+def running(state: Running | None) -> Running:
+    """Where an episode is, or SettingError unless one runs."""
     if state is None:
         raise SettingError(expected="reset before step", got="a step", cause="an episode has H steps only")
+    return state
 
 
 def require_range(name: str, value: float, low: float, high: float) -> None:

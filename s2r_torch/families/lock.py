@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from s2r_torch.base import ProblemSpec
+from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import GroundTruth
 from s2r_torch.families.layered import LayeredSimulators, LayeredWorld, depth_first, require_range, require_theta
@@ -73,9 +74,11 @@ class Lock:
         require_range("offset", self.offset, 0.0, 10.0)
         require_range("quadrature", self.quadrature, 1, 64)
         require_smoothness(self.smoothness)
-        graph, keys = depth_first((0, A_), self._moves, self.horizon)
+
+    @cached_property
+    def spec(self) -> ProblemSpec:
         reach = self.offset + self.noise_high + MARGIN
-        spec = ProblemSpec(
+        return ProblemSpec(
             num_actions=self.num_actions,
             horizon=self.horizon,
             max_states_per_layer=3,
@@ -84,9 +87,15 @@ class Lock:
             high=(DEAD + reach,),
             obs_names=("position",),
         )
-        object.__setattr__(self, "graph", graph)
-        object.__setattr__(self, "spec", spec)
-        object.__setattr__(self, "number", torch.tensor([number for _, number in keys]))  # [xi]
+
+    @cached_property
+    def graph(self) -> StateGraph:
+        return self._numbered[0]
+
+    @cached_property
+    def number(self) -> Tensor:
+        """The number [xi] of every state within its layer."""
+        return torch.tensor([number for _, number in self._numbered[1]])
 
     @property
     def lists(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -139,6 +148,11 @@ class Lock:
     def mean_reward(self, theta: Tensor, state: Tensor, x: Tensor, actions: Tensor) -> Tensor:
         """What the last action of a list pays [B, n], whatever is read."""
         return self._payoffs(theta)[torch.arange(len(theta))[:, None], state, actions]
+
+    @cached_property
+    def _numbered(self) -> tuple[StateGraph, list[tuple[int, int]]]:
+        """The graph, and (layer, number) of every state."""
+        return depth_first((0, A_), self._moves, self.horizon)
 
     def _half_width(self, theta: Tensor) -> Tensor:
         return self.noise_low + (self.noise_high - self.noise_low) * theta[:, 1]

@@ -11,6 +11,7 @@ import random
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -103,20 +104,17 @@ def _below(thing: object) -> list[object]:
         return slots
 
 
-def _shake(generator: object, seed: int) -> Callable[[], None]:
-    """Puts one generator into another state; returns what brings the old one back."""
+def _shake(generator: Any, seed: int) -> Callable[[], object]:
+    """Puts one of `GENERATORS` into another state; returns what brings the old one back."""
     if isinstance(generator, np.random.Generator):
         bits = generator.bit_generator
         before, bits.state = bits.state, type(bits)(seed).state
-        return lambda: setattr(bits, "state", before)
-    if isinstance(generator, np.random.RandomState):
-        before = generator.get_state()
-        generator.seed(seed)
-        return lambda: generator.set_state(before)
+        return functools.partial(setattr, bits, "state", before)
     if isinstance(generator, torch.Generator):
-        before = generator.get_state()
+        restore = functools.partial(generator.set_state, generator.get_state())
         generator.manual_seed(seed)
-        return lambda: generator.set_state(before)
-    before = generator.getstate()
+        return restore
+    get, put = ("get_state", "set_state") if isinstance(generator, np.random.RandomState) else ("getstate", "setstate")
+    restore = functools.partial(getattr(generator, put), getattr(generator, get)())
     generator.seed(seed)
-    return lambda: generator.setstate(before)
+    return restore

@@ -35,9 +35,14 @@ class Sensor(Protocol):
     Without a box (`low` and `high` None) the family takes one from simulation.
     """
 
-    low: tuple[float, ...] | None
-    high: tuple[float, ...] | None
-    names: tuple[str, ...]
+    @property
+    def low(self) -> tuple[float, ...] | None: ...
+
+    @property
+    def high(self) -> tuple[float, ...] | None: ...
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
 
     def read(self, theta: Tensor, latent: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Draws x [B, n, d] at latent [B, n, l] under theta [B, k]; row b consumes generator b alone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Annotated, Literal
 
 import torch
@@ -119,4 +120,4 @@ def _estimate(simulators: Guard, path: Path, estimator: DensityEstimator, n: int
     sizes = [n // count + (i < n % count) for i in range(count)]
     draws = (observe(simulators, path, size, seed.child(i)) for i, size in enumerate(sizes))
     parts = (x.shape[-2] * density_at(estimator, simulators, path, x) for x in draws)
-    return sum(parts) / n
+    return reduce(torch.add, parts) / n

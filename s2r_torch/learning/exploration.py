@@ -171,10 +171,11 @@ class _Search:
         height = float(D.amax(-1).median())
         nearest, distance = self._nearest(len(path), D)
         z = math.inf if nearest is None else pooled_difference(parts, self.parts[nearest])
-        merged = nearest is not None and self._same(path, nearest, distance, height, z)
-        if merged:
+        if nearest is not None and self._same(path, nearest, distance, height, z):
             self._require_alike(path, nearest, _Readings.of(x))
-        state = nearest if merged else self._new_state(path, D, parts, x)
+            state, merged = nearest, True
+        else:
+            state, merged = self._new_state(path, D, parts, x), False
         noise = self.noise[state if nearest is None else nearest]
         threshold = self.merge.threshold(noise, height)
         self.visits.append(Visit(path, state, merged, distance, threshold, noise, height, z))

@@ -46,7 +46,7 @@ class Setting:
     lipschitz_bound: float
     density_constant: float
     zeta: float
-    cover_width: int | None = None
+    cover_width: int = None  # type: ignore[assignment]  # a number once built: None is filled in below
 
     def __post_init__(self):
         for name in ("horizon", "max_states_per_layer", "num_actions", "num_members"):

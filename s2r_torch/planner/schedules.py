@@ -13,6 +13,7 @@ The first three take a `Setting` and return a `Plan`. All integers are exact.
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Any
 
 from s2r_torch.errors import AssumptionError
 from s2r_torch.planner.budget import C_TD, RHO, Budget, accuracy_of, practical
@@ -312,6 +313,7 @@ def _audit(t: _Terms, phi: Decimal, B: int, quarter: Decimal) -> PaperAudit:
 
 
 def _budget(schedule: str, setting: Setting, in_range: bool, *, phi: Decimal, **numbers: Decimal | int) -> Budget:
+    plain: dict[str, Any] = {name: float(v) if isinstance(v, Decimal) else v for name, v in numbers.items()}
     return Budget(
         schedule=schedule,
         horizon=setting.horizon,
@@ -325,11 +327,11 @@ def _budget(schedule: str, setting: Setting, in_range: bool, *, phi: Decimal, **
         order=setting.order,
         obs_dim=setting.obs_dim,
         in_range=in_range,
-        **{name: float(value) if isinstance(value, Decimal) else value for name, value in numbers.items()},
+        **plain,
     )
 
 
-def _plan(setting: Setting, budget: Budget, *, sim_learning: int, sim_loop: int, **parts: float | None) -> Plan:
+def _plan(setting: Setting, budget: Budget, *, sim_learning: int, sim_loop: int, **parts: Any) -> Plan:
     calls = setting.max_num_states * setting.num_actions
     episodes = Episodes(
         sim_density=budget.n_dist * budget.num_simulators * calls,

@@ -71,5 +71,5 @@ class PlanSettings(Settings):
             lipschitz_bound=self.lipschitz_bound,
             density_constant=self.density_constant,
             zeta=self.zeta,
-            cover_width=self.cover_width,
+            cover_width=self.cover_width or self.horizon * self.max_states_per_layer,
         )

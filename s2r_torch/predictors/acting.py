@@ -65,14 +65,14 @@ class NetActor(nn.Module):
         if n == 1 and self.chains[step]:
             return torch.from_numpy(self._alone(step, x)).clamp_(0, 1)
         with torch.inference_mode():
-            scaled, *where = self._placed(x)
-            values = self._values(step, scaled, self.looked_up(*where, self.of_step[step]))
+            scaled, cell, inside = self._placed(x)
+            values = self._values(step, scaled, self.looked_up(cell, inside, self.of_step[step]))
         return values.clamp(0, 1).mT  # out of inference mode: an ordinary tensor
 
     def forward(self, x: Tensor) -> Tensor:
         """The same at every step: `[H, n, A]`."""
-        scaled, *where = self._placed(x)
-        looked_up = self.looked_up(*where)
+        scaled, cell, inside = self._placed(x)
+        looked_up = self.looked_up(cell, inside)
         values = [self._values(step, scaled, looked_up[rows]) for step, rows in enumerate(self.of_step)]
         return torch.stack(values).clamp(0, 1).mT.contiguous()
 

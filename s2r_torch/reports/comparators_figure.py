@@ -76,8 +76,15 @@ def _level(axes: Axes, line: Line, most: float) -> None:
     colour, style, height = LEVELS[line.name]
     share = line.points[0].share
     axes.axhline(share, color=colour, linestyle=style, lw=1.2)
-    place = {"textcoords": "offset points", "ha": "right"}
-    axes.annotate(f"{line.label}, {share:.3f}", (most, share), (0, height), fontsize=8, color=colour, **place)
+    axes.annotate(
+        f"{line.label}, {share:.3f}",
+        (most, share),
+        (0, height),
+        textcoords="offset points",
+        ha="right",
+        fontsize=8,
+        color=colour,
+    )
 
 
 def _scales(axes: Axes, most: float) -> None:

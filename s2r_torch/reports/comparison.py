@@ -8,10 +8,10 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from s2r_torch.files.whole import replacing, write_text
+from s2r_torch.files.whole import replacing, write_bytes, write_text
 from s2r_torch.predictors.registry import NETS
 from s2r_torch.reports.page import comparison_page
-from s2r_torch.reports.style import new_figure, save_figure
+from s2r_torch.reports.style import new_figure, png
 from s2r_torch.reports.summary import Summary
 from s2r_torch.runs.folder import write_json
 
@@ -77,9 +77,9 @@ def verdict(entry: str, regret: float, wanted: float) -> str:
 
 def write_comparison(rows: list[dict], title: str, wanted: float, folder: Path) -> None:
     """rows.csv and rows.json with one row per finished run, comparison.png, and report.html with all of it."""
-    figure = comparison_figure(rows, title, wanted)
-    save_figure(figure, folder / "comparison.png")
-    write_text(folder / "report.html", comparison_page(title, rows, figure))
+    picture = png(comparison_figure(rows, title, wanted))
+    write_bytes(folder / "comparison.png", picture)
+    write_text(folder / "report.html", comparison_page(title, rows, picture))
     write_json(folder / "rows.json", rows)
     with replacing(folder / "rows.csv") as partial, partial.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))

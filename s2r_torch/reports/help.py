@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Iterator
-from dataclasses import is_dataclass
 
-from s2r_torch.schema import defaults, describe, explained, kinds_of
+from s2r_torch.schema import defaults, describe, explained, is_record, kinds_of
 
 WIDTH = 110
 
@@ -23,7 +22,7 @@ def settings_help(cls: type, key: str = "", leave_out: Collection[str] = ()) -> 
         whole = f"{key}.{name}" if key else name
         if whole in leave_out:
             continue
-        if is_dataclass(kind):
+        if is_record(kind):
             yield from settings_help(kind, whole)
             continue
         line = f"{whole}={_spelt(given[name]) if name in given else '???'}: {describe(kind)}"

@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from matplotlib.figure import Figure
 
 from s2r_torch.reports import console
-from s2r_torch.reports.style import png
 from s2r_torch.reports.summary import Summary
 from s2r_torch.text import printable
 
@@ -39,19 +37,19 @@ class Section:
     notes: Sequence[str] = ()
 
 
-def run_page(summary: Summary, figures: Mapping[str, Figure], settings: Mapping[str, object]) -> str:
+def run_page(summary: Summary, pictures: Mapping[str, bytes], settings: Mapping[str, object]) -> str:
     """The page of one run.
 
     Args:
         summary: what it found.
-        figures: its pictures, by the names of `CAPTIONS`.
+        pictures: its PNGs, by the names of `CAPTIONS`.
         settings: dotted name -> value, of everything that it depends on.
     """
     worth = summary.value.worth
-    pictures = {name: (_inlined(figure), CAPTIONS[name]) for name, figure in figures.items()}
+    shown = {name: (_inlined(picture), CAPTIONS[name]) for name, picture in pictures.items()}
     certificate = summary.certificate
     sections = [
-        Section("values", "Values", console.lines(summary), pictures=[pictures["run"], pictures["value"]]),
+        Section("values", "Values", console.lines(summary), pictures=[shown["run"], shown["value"]]),
         Section("certificate", "What is promised", text=certificate.page() if certificate else "Nothing."),
         Section(
             "assumptions",
@@ -59,8 +57,8 @@ def run_page(summary: Summary, figures: Mapping[str, Figure], settings: Mapping[
             [(found.assumption, found.verdict, found.text) for found in summary.assumptions],
             ("assumption", "verdict", "what was found"),
         ),
-        Section("exploration", "Exploration", pictures=[pictures["exploration"]]),
-        Section("learning", "Learning", pictures=[pictures["learning"]]),
+        Section("exploration", "Exploration", pictures=[shown["exploration"]]),
+        Section("learning", "Learning", pictures=[shown["learning"]]),
         Section("warnings", "Notes and warnings", notes=[*summary.notices, *summary.warnings] or ["None."]),
         Section("settings", "Settings and versions", [(name, str(value)) for name, value in settings.items()]),
     ]
@@ -74,18 +72,18 @@ def run_page(summary: Summary, figures: Mapping[str, Figure], settings: Mapping[
     return page(f"{summary.experiment}: trained on simulators, deployed without reward", lead, numbers, sections)
 
 
-def comparison_page(title: str, rows: Sequence[Mapping[str, object]], figure: Figure) -> str:
+def comparison_page(title: str, rows: Sequence[Mapping[str, object]], picture: bytes) -> str:
     """The page of a comparison.
 
     Args:
         title: what is compared.
         rows: one per finished run, with the same columns (`comparison.row_of`).
-        figure: of all of them.
+        picture: a PNG of all of them.
     """
     columns = list(rows[0]) if rows else []
     cells = [[f"{row[c]:.4g}" if isinstance(row[c], float) else str(row[c]) for c in columns] for row in rows]
     sections = [
-        Section("figure", "Side by side", pictures=[(_inlined(figure), title)]),
+        Section("figure", "Side by side", pictures=[(_inlined(picture), title)]),
         Section("runs", "Every run", cells, columns),
     ]
     return page(title, f"{len(rows)} finished runs, each judged in the same held-out worlds", (), sections)
@@ -111,5 +109,5 @@ def _printable(section: Section) -> Section:
     return Section(section.name, section.heading, rows, section.columns, section.text, section.pictures, notes)
 
 
-def _inlined(figure: Figure) -> str:
-    return base64.b64encode(png(figure)).decode()
+def _inlined(picture: bytes) -> str:
+    return base64.b64encode(picture).decode()

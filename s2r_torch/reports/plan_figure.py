@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,7 +27,13 @@ COLORS = {
     "jiang2017_layered": "#c8413b",
 }
 OUTLINE = [withStroke(linewidth=3, foreground="white")]
-LABEL = {"textcoords": "offset points", "fontsize": 8.5, "ha": "right", "va": "top", "path_effects": OUTLINE}
+LABEL: dict[str, Any] = {
+    "textcoords": "offset points",
+    "fontsize": 8.5,
+    "ha": "right",
+    "va": "top",
+    "path_effects": OUTLINE,
+}
 
 
 def draw(setting: Setting, curves: Curves) -> Figure:
@@ -64,7 +71,9 @@ def mark_epsilon(axes: Axes, setting: Setting) -> None:
     for name, (episodes,) in here.exact.items():
         if episodes is not None:
             axes.plot(setting.epsilon, float(episodes), "o", color=COLORS[name], markersize=5)
-            place = {"xytext": (6, 4), "ha": "left", "va": "bottom"} if name == "paper" else {"xytext": (-6, -4)}
+            place: dict[str, Any] = (
+                {"xytext": (6, 4), "ha": "left", "va": "bottom"} if name == "paper" else {"xytext": (-6, -4)}
+            )
             axes.annotate(number(episodes), (setting.epsilon, float(episodes)), color=COLORS[name], **(LABEL | place))
 
 

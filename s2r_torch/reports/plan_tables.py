@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from decimal import Decimal
 
 from rich.console import Console
@@ -58,7 +59,7 @@ def budget_table(plans: dict[str, Plan]) -> Table:
         table.add_column(name, justify="right")
     budgets, episodes = [p.budget for p in plans.values()], [p.episodes for p in plans.values()]
     printed, *repaired = plans.values()
-    rows = {
+    sizes: dict[str, Sequence[float | None]] = {
         "accuracy phi": [b.phi for b in budgets],
         "elimination threshold": [printed.thresholds.printed, *(p.thresholds.sharp for p in repaired)],
         "simulators B": [b.num_simulators for b in budgets],
@@ -68,7 +69,8 @@ def budget_table(plans: dict[str, Plan]) -> Table:
         "n_1, rollouts per simulator": [budgets[0].n_rollouts, budgets[1].n_rollouts, None],
         "N_2, probes in total": [budgets[0].n_probes, budgets[1].n_probes, None],
         "n_real, per state": [b.n_real for b in budgets],
-        None: [],
+    }
+    drawn: dict[str, Sequence[int | None]] = {
         "simulator episodes, densities": [e.sim_density for e in episodes],
         "simulator episodes, elimination": [e.sim_learning for e in episodes],
         "simulator episodes, loop": [episodes[0].sim_loop, episodes[1].sim_loop, None],
@@ -76,8 +78,10 @@ def budget_table(plans: dict[str, Plan]) -> Table:
         "[bold]real episodes, one path a state (HS)": [e.real_states for e in episodes],
         "[bold]real episodes, path cover (w)": [e.real_cover for e in episodes],
     }
-    for name, values in rows.items():
-        table.add_section() if name is None else table.add_row(name, *map(number, values))
+    for rows in (sizes, drawn):
+        for name, values in rows.items():
+            table.add_row(name, *(number(value) for value in values))
+        table.add_section()
     table.caption = "\n".join(notes(plans)) or None
     return table
 
@@ -124,8 +128,9 @@ def rival_table(setting: Setting) -> Table:
 
 def crossing_table(setting: Setting, curves: Curves) -> Table:
     table = Table(title="Where curves cross in epsilon", title_justify="left")
-    for name, justify in (("cheaper below", "left"), ("cheaper above", "left"), ("epsilon", "right")):
-        table.add_column(name, justify=justify)
+    for name in ("cheaper below", "cheaper above"):
+        table.add_column(name)
+    table.add_column("epsilon", justify="right")
     for crossing in crossings(setting):
         where = f"{crossing.epsilon:.3g}" if crossing.epsilon <= 1 else "> 1, never reached"
         table.add_row(NAMES[crossing.cheaper_below], NAMES[crossing.cheaper_above], where)

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from s2r_torch.files.whole import replacing
+from s2r_torch.files.whole import write_bytes
 
 DPI = 150
 
@@ -22,12 +22,11 @@ def new_figure(width: float, height: float) -> Figure:
 
 def save_figure(figure: Figure, path: Path) -> None:
     """A PNG file, whole or not at all."""
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=DPI)
+    write_bytes(path, png(figure))
 
 
 def png(figure: Figure) -> bytes:
-    """The same, as bytes for a page."""
+    """The figure as bytes, which may go to a file and into a page: drawing takes most of the time of a report."""
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI)
     return buffer.getvalue()

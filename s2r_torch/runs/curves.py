@@ -11,10 +11,11 @@ size or comparator costs that one alone.
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -34,7 +35,9 @@ class Measured:
     """What a comparison has found so far; grows cell by cell, so that an interrupted one has something to show."""
 
     cells: list[Cell] = field(default_factory=list)
-    seconds: Counter = field(default_factory=Counter)  # CPU seconds by comparator, of its fits and cells
+    seconds: dict[str, float] = field(
+        default_factory=lambda: defaultdict(float)
+    )  # CPU seconds by comparator, of its fits and cells
     left_out: dict[str, str] = field(default_factory=dict)  # comparator -> why it does not run on this family
 
 
@@ -108,6 +111,7 @@ def _valuing(name: str, n: int | None, worlds: int, few: int | None) -> Callable
     def value(context: stages.Context, fitted: Fitted) -> Cell:
         context.progress.stage(name if n is None else f"{name}, n = {n}", None)
         held_out = stages.held_out(context, worlds).first(few)
+        assert fitted.learner is not None  # those that do not fit the family are valued nowhere
         attempt = _sized(fitted.learner, n).attempt(held_out)
         values: Tensor = attempt_values(attempt, held_out, context.settings.evaluation.n_rollouts)
         return Cell(
@@ -126,4 +130,4 @@ def _valuing(name: str, n: int | None, worlds: int, few: int | None) -> Callable
 
 
 def _sized(learner: Learner, n: int | None) -> Learner:
-    return learner if n is None else replace(learner, n=n)
+    return learner if n is None else replace(cast(Any, learner), n=n)

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -136,19 +137,20 @@ def _recorded(site: Site, world: RecordedWorld) -> Deployment:
 def _live(site: Site, world: UnlabelledWorld, time_limit: float | None = None) -> Deployment:
     """Deploys in a world that is there; the ledger says how it ended, whatever happens."""
     settings, logbook = site.settings, site.logbook
-    options = {
-        "stopping": settings.stopping if settings.sequential else None,
-        "refuse": settings.refuse,
-        "time_limit": time_limit,
-    }
+    run = partial(
+        deploy,
+        site.policy,
+        world,
+        stopping=settings.stopping if settings.sequential else None,
+        refuse=settings.refuse,
+        time_limit=time_limit,
+    )
     if logbook is None:
-        return deploy(site.policy, world, **options)
+        return run()
     if settings.sequential:
         logbook.note(sequential=True)
     try:
-        deployment = deploy(
-            site.policy, world, logbook.ledger, recording=logbook.recording, keep=logbook.append, **options
-        )
+        deployment = run(logbook.ledger, recording=logbook.recording, keep=logbook.append)
     except BaseException as error:
         status = printable(f"{type(error).__name__}: {error}") if isinstance(error, S2RError) else "interrupted"
         with suppress(FileError):  # what went wrong first is what counts

@@ -147,11 +147,11 @@ def value_attempts(attempts: dict[str, Attempt], worlds: Worlds, n_rollouts: int
 
 def attempt_values(attempt: Attempt, worlds: Worlds, n_rollouts: int) -> Tensor:
     """The value [W] of an attempt in every world: exact, or of n_rollouts episodes each where it cannot be."""
-    exactly = worlds.truth is not None
-    if exactly and attempt.exact:
-        return attempt.exact(worlds.truth)
-    if exactly and not getattr(attempt.act, "has_memory", False):
-        return exact.policy_values(worlds.truth, attempt.act)[:, 0]
+    truth = worlds.truth
+    if truth is not None and attempt.exact:
+        return attempt.exact(truth)
+    if truth is not None and not getattr(attempt.act, "has_memory", False):
+        return exact.policy_values(truth, attempt.act)[:, 0]
     seed = worlds.seed.child("value")
     return rollout(worlds.guard(worlds.purpose), attempt.act, n_rollouts, seed).returns.mean(1)
 

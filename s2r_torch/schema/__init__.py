@@ -30,6 +30,7 @@ from s2r_torch.schema.kinds import (
     Size,
     Where,
     describe,
+    is_record,
     kinds_of,
     typo,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "defaults",
     "describe",
     "explained",
+    "is_record",
     "kinds_of",
     "plain",
     "typo",

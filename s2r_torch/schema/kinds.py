@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def describe(kind: Any) -> str:
         return " or ".join(dict.fromkeys(describe(part) for part in parts))
     if origin is Literal:
         return f"one of {', '.join(map(str, parts))}"
-    if is_dataclass(kind):
+    if is_record(kind):
         return f"settings ({', '.join(kinds_of(kind))})"
     if kind is tuple or origin is tuple:
         return f"a list, each {describe(parts[0])}" if parts else "a list"
@@ -116,12 +116,21 @@ def is_known(kind: Any) -> bool:
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated or origin in (Union, UnionType, tuple):
         return all(is_known(part) for part in (parts[:1] if origin is Annotated else parts) if part is not Ellipsis)
-    return kind in _WORDS_OF or origin is Literal or (is_dataclass(kind) and kind is not None)
+    return kind in _WORDS_OF or origin is Literal or is_record(kind)
+
+
+def is_record(kind: Any) -> TypeGuard[type]:
+    """Whether an annotation is a dataclass."""
+    return isinstance(kind, type) and is_dataclass(kind)
+
+
+def kinds_of(cls: type) -> dict[str, Any]:
+    """Field -> annotation."""
+    return _kinds_of(cls)
 
 
 @functools.cache
-def kinds_of(cls: type) -> dict[str, Any]:
-    """Field -> annotation."""
+def _kinds_of(cls: Any) -> dict[str, Any]:
     hints = get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in fields(cls) if field.init}
 

@@ -39,7 +39,7 @@ def plain(record: Any) -> Any:
 def defaults(cls: type) -> dict[str, Any]:
     """The default of every field that has one, as nested plain values."""
     return {
-        field.name: plain(field.default if field.default is not MISSING else field.default_factory())
+        field.name: plain(field.default_factory() if field.default_factory is not MISSING else field.default)
         for field in fields(cls)
         if field.init and not (field.default is MISSING and field.default_factory is MISSING)
     }

@@ -10,21 +10,24 @@ from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from s2r_torch.errors import SettingError
-from s2r_torch.schema.kinds import describe, has_choices, is_known, kinds_of, shape_of, typo
+from s2r_torch.schema.kinds import describe, has_choices, is_known, is_record, kinds_of, shape_of, typo
 from s2r_torch.text import printable
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 LARGEST = 2**63 - 1  # of whole numbers: what a tensor holds
 LONGEST = 4096  # characters of a text: a path
 MISSING_MARK = "???"  # how a composed configuration says that nothing was given
 WORDS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
 
-Record = TypeVar("Record")
+Record = TypeVar("Record", bound="DataclassInstance")
 
 
-def build(cls: Callable[..., Record], values: Mapping[str, Any], key: str = "") -> Record:
+def build(cls: type[Record], values: Mapping[str, Any], key: str = "") -> Record:
     """A record, with the records in it, from plain values such as a composed configuration's.
 
     Args:
@@ -116,7 +119,7 @@ def value_of(kind: Any, value: Any, key: str, whole: Any = None) -> Any:
         return made
     if origin in (Union, UnionType):
         return _of_union(parts, value, key, whole)
-    if is_dataclass(kind):
+    if is_record(kind):
         return value if isinstance(value, kind) else build(kind, value, key)
     if kind is tuple or origin is tuple:
         return _of_list(parts, value, key, whole)

@@ -5,20 +5,19 @@ import shutil
 import subprocess
 
 import pytest
-from matplotlib.figure import Figure
 from support.summaries import summary_by_hand
 
 from s2r_torch.reports.page import CAPTIONS, run_page
-from s2r_torch.reports.style import new_figure
+from s2r_torch.reports.style import new_figure, png
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-def pictures() -> dict[str, Figure]:
+def pictures() -> dict[str, bytes]:
     figures = {name: new_figure(4, 2) for name in CAPTIONS}
     for figure in figures.values():
         figure.subplots().plot([0, 1])
-    return figures
+    return {name: png(figure) for name, figure in figures.items()}
 
 
 def page(**changes) -> str:

@@ -13,6 +13,7 @@ from s2r_torch.families import exact, make_family
 from s2r_torch.rng import Seed
 
 FOLDER = Path(__file__).resolve().parents[2] / "checkpoints"
+WORLDS = 12
 
 
 @pytest.mark.parametrize("name", ["grid", "frozenlake"])
@@ -22,7 +23,7 @@ def test_a_shipped_policy_is_nearly_optimal_and_keeps_its_promise(name):
     policy, certificate, trained = load_policy(path), load_certificate(path), family_of(path)
     assert (FOLDER / f"{name}.certificate.txt").read_text() == certificate.page() + "\n"
     family, values, best, ledger = make_family(trained["name"], **trained["parameters"]), [], [], Ledger()
-    for w in range(20):
+    for w in range(WORLDS):
         seed = Seed.root(w).child("shipped")
         theta = family.prior(1, seed.child("theta").generator())
         deployed = deploy(policy, family.world(theta[0], seed.child("world").generator()), ledger, refuse=False)
@@ -30,8 +31,8 @@ def test_a_shipped_policy_is_nearly_optimal_and_keeps_its_promise(name):
         truth = family.truth(theta)
         values.append(exact.policy_values(truth, policy.condition(deployed.D_real[None]).act)[0, 0])
         best.append(exact.optimal(truth)[0][0, 0])
-    assert ledger.counts["real"] == 20 * certificate.sequences * certificate.n_real
+    assert ledger.counts["real"] == WORLDS * certificate.sequences * certificate.n_real
     value, optimal = float(torch.stack(values).mean()), float(torch.stack(best).mean())
     assert value > 0.95 * optimal
-    spread = float(torch.stack(values).std()) / 20**0.5
-    assert value > certificate.value_lower - 4 * spread  # 20 worlds scatter around the mean that is certified
+    spread = float(torch.stack(values).std()) / WORLDS**0.5
+    assert value > certificate.value_lower - 4 * spread  # worlds scatter around the mean that is certified

@@ -163,7 +163,7 @@ def off_grid(contents: Contents, graph: StateGraph, estimator: DensityEstimator)
     where, box = f"{value:g} at {contents.at(i, step)}", f"{low[j]:g} .. {high[j]:g}"
     sensor = contents.x[..., j]
     counts = dict(zip(*np.unique(sensor[off[..., j]], return_counts=True), strict=True))
-    recurs = max(counts, key=counts.get)
+    recurs = max(counts, key=lambda value: counts[value])
     possible = (high[j : j + 1] - low[j]) / max(_smallest_gap(sensor), FUZZ)
     if counts[recurs] > 1 and _more_than_chance(counts[recurs] - 1, off.sum() ** 2 / 2, possible):
         i, step = np.argwhere(sensor == recurs)[0].tolist()
@@ -178,7 +178,7 @@ def off_grid(contents: Contents, graph: StateGraph, estimator: DensityEstimator)
             raise ObservationError(
                 expected=f"at most {estimator.off_grid_limit:.2%} of a state's samples off the grid",
                 got=f"{share:.2%} {after(graph.paths[s])}; the first of all is {name!r} = {where}, the grid's is {box}",
-                cause=off_range(contents.x.reshape(-1, len(contents.names)), j, low, high, contents.names),
+                cause=off_range(contents.x.reshape(-1, len(contents.names)), j, [*low], [*high], contents.names),
             )
     return [Finding(f"{int(off.any(-1).sum())} readings lie off the grid, the first {name!r} = {where}", False)]
 
@@ -247,7 +247,7 @@ def recurring(contents: Contents) -> list[Finding]:
 
 def copied(contents: Contents) -> list[Finding]:
     """Readings of a state that repeat an earlier one in every sensor."""
-    copies = pairs = total = 0
+    copies, total, pairs = 0, 0, 0.0
     for _, _, _, x in contents.readings():
         copies += len(x) - len(np.unique(x, axis=0))
         pairs += len(x) ** 2 / 2

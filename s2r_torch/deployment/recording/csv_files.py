@@ -95,7 +95,8 @@ def _rows(text: str, path: Path) -> tuple[list[list[str]], list[int]]:
     try:
         for row in reader:
             if any(map(str.strip, row)):
-                rows.append(row), lines.append(line)
+                rows.append(row)
+                lines.append(line)
             line = reader.line_num + 1
     except csv.Error as error:
         raise damaged(path, f"{error} at line {line}", "a quotation mark that is not closed, or a stray one") from error

@@ -298,8 +298,13 @@ def _assemble(
     rows = np.where(seen, rows, 0)
     readings = np.where(seen[..., None], x[rows], np.nan)
     taken = np.where(seen[:, : H - 1], actions[rows[:, : H - 1]], -1)
-    parts = (np.maximum(taken, 0), readings, length[kept], np.where(seen, table.places[rows], 0))
-    return Recording(*map(torch.from_numpy, parts), table.source.unit)
+    return Recording(
+        actions=torch.from_numpy(np.maximum(taken, 0)),
+        x=torch.from_numpy(readings),
+        length=torch.from_numpy(length[kept]),
+        places=torch.from_numpy(np.where(seen, table.places[rows], 0)),
+        unit=table.source.unit,
+    )
 
 
 def _listed(names: Sequence[str], most: int = 12) -> str:

@@ -13,8 +13,10 @@ import numpy as np
 from s2r_torch.deployment.recording.columns import Columns, damaged, one_per_row
 
 ENDING = ".npy"
-DAMAGE = (OSError, ValueError, EOFError, KeyError, SyntaxError, MemoryError, RecursionError, RuntimeError)
-DAMAGE += (zipfile.BadZipFile, zlib.error, NotImplementedError, OverflowError)
+DAMAGE = (
+    *(OSError, ValueError, EOFError, KeyError, SyntaxError, MemoryError, RecursionError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error, NotImplementedError, OverflowError),
+)
 
 
 def require() -> None:

@@ -62,7 +62,8 @@ def _set_by(family: ReplayFamily, theta: Tensor) -> list[str]:
                 if _plain(value) and not same(value, vars(twin).get(name)):
                     found.append(f"{name} of {kind}{type(layer).__name__}")
     finally:
-        one.close(), other.close()
+        one.close()
+        other.close()
     return found
 
 

@@ -118,7 +118,7 @@ def statistics(probe: Probe, graph: StateGraph, theta: Tensor) -> Tensor:
     for s in states.tolist():
         x = guard.reset(READINGS, probe.generators(guard.ids, "statistics", s))
         for a in graph.paths[s]:
-            x, _ = guard.step(torch.full(x.shape[:2], a, dtype=torch.int64))
+            x = guard.move(torch.full(x.shape[:2], a, dtype=torch.int64))
         q = torch.quantile(x, torch.tensor(LEVELS, dtype=torch.float64), dim=1)  # [levels, B, d]
         centred = x - x.mean(1, keepdim=True)
         covariance = torch.einsum("bni,bnj->bij", centred, centred).flatten(1) / READINGS

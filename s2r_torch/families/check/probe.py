@@ -12,7 +12,7 @@ from torch import Tensor
 
 from s2r_torch.base import StateGraph
 from s2r_torch.episodes import Guard, Ledger, Rollouts
-from s2r_torch.families.contract import Family, GroundTruth, users
+from s2r_torch.families.contract import Family, GroundTruth, KnowsGraph, users
 from s2r_torch.rng import Seed
 
 FEW, MANY = 12, 64  # simulators that are looked at closely, and in which one that is unlike the others is looked for
@@ -75,7 +75,7 @@ class Probe:
         """The state graph, where the family knows it."""
         if self.truth is not None:
             return self.truth.graph
-        known = getattr(self.family, "known_graph", lambda: None)()
+        known = self.family.known_graph() if isinstance(self.family, KnowsGraph) else None
         if known is None and self.explore is not None:
             return self.explore(self.few, self.seed.child("explore"))
         return known
@@ -84,12 +84,12 @@ class Probe:
         """Mean rewards [B, xi, A] in units of total reward, twice: as the family knows them, or two estimates."""
         if self.graph is None:
             return None
-        if self.truth is not None:
-            with users("truth(theta)"):
-                truth = self.family.truth(theta)
+        with users("truth(theta)"):
+            truth = self.family.truth(theta) if self.truth is not None else None
+        if truth is not None:
             mean = (truth.weight[..., None] * truth.reward).sum(2)
             return mean, mean
-        if hasattr(self.family, "mean_rewards") and self.family.known_graph() is not None:
+        if isinstance(self.family, KnowsGraph) and self.family.known_graph() is not None:
             mean = self.family.mean_rewards(theta)
             return mean, mean
         simulators = self.simulators(theta)
@@ -149,8 +149,9 @@ def run(simulators: Guard, actions: Tensor, generators: Sequence[torch.Generator
     x, xs, rewards = simulators.reset(n, generators), [], []
     for step in range(H):
         xs.append(x)
-        x, reward = simulators.step(actions[:, :, step].contiguous())
+        following, reward = simulators.step(actions[:, :, step].contiguous())
         rewards.append(reward)
+        x = x if following is None else following  # nothing follows the last action
     return Rollouts(torch.stack(xs, 2), actions, torch.stack(rewards, 2))
 
 

@@ -130,7 +130,7 @@ def _samples(probe: Probe, paths: list[tuple], purpose: str) -> Tensor:
     for path in paths:
         x = guard.reset(N_MERGE, probe.generators(guard.ids, purpose, path))
         for a in path:
-            x, _ = guard.step(torch.full(x.shape[:2], a, dtype=torch.int64))
+            x = guard.move(torch.full(x.shape[:2], a, dtype=torch.int64))
         found.append(x)
     return torch.stack(found, 1)
 

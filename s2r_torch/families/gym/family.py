@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, NoReturn, cast
 
 import gymnasium
 import numpy as np
@@ -25,7 +26,7 @@ from s2r_torch.text import printable
 __all__ = ["GymFamily", "Moves", "make_env"]
 
 Make = Callable[[Tensor], gymnasium.Env]  # theta [k] -> environment
-Latent = Callable[[gymnasium.Env, object], Sequence[float]]  # (unwrapped environment, raw observation) -> numbers
+Latent = Callable[[Any, Any], Sequence[float]]  # (unwrapped environment, raw observation) -> numbers
 
 OTHER_SEED = 7919  # added to the seed of resets, where another one is wanted
 
@@ -169,7 +170,7 @@ class GymEpisode:
     ):
         self.env, self.horizon, self.source = env, horizon, env
         self._latent, self._seeds, self._options, self._needs_rewards = latent, seeds, options, needs_rewards
-        self._first_action = int(env.action_space.start)
+        self._first_action = int(cast(gymnasium.spaces.Discrete, env.action_space).start)  # `checked_actions`
         self.observation: object = None
         self.ended = False
         self._actions: list[int] = []
@@ -273,7 +274,7 @@ def checked_actions(env: gymnasium.Env, horizon: int) -> int:
         SettingError: a vector environment, autoreset, a time limit below H, or actions that are not discrete.
     """
 
-    def refuse(expected: str, got: str, cause: str):
+    def refuse(expected: str, got: str, cause: str) -> NoReturn:
         raise SettingError(expected=expected, got=got, cause=cause)
 
     if isinstance(env, gymnasium.vector.VectorEnv):

@@ -47,7 +47,9 @@ class EnvWorld:
                 )
         self.spec = spec
         self._env, self._seed, self._graph, self._first = env, seed, graph, int(env.action_space.start)
-        self._reading, self._ended, self._path = None, False, ()
+        self._reading = torch.empty(0)
+        self._ended = False
+        self._path: tuple[int, ...] = ()
 
     def reset(self, n: int) -> Tensor:
         """Starts an episode; returns x [1, d]."""

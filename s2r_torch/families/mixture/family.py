@@ -17,12 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from s2r_torch.base import ProblemSpec
+from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import GroundTruth
@@ -92,12 +93,29 @@ class Mixture:
 
     def __post_init__(self):
         self._validate()
-        graph, labels = depth_first(
-            0, lambda s: [(s + a) % self.max_states for a in range(self.num_actions)], self.horizon
+
+    @cached_property
+    def spec(self) -> ProblemSpec:
+        return ProblemSpec(
+            num_actions=self.num_actions,
+            horizon=self.horizon,
+            max_states_per_layer=self.max_states,
+            obs_dim=1,
+            low=(0.0,),
+            high=(float(self.num_cells),),
+            obs_names=("x",),
+            zeta=self.constants().zeta,
+            reward_width=self.payment,
         )
-        object.__setattr__(self, "graph", graph)
-        object.__setattr__(self, "labels", torch.tensor(labels))  # [xi] latent label of each state
-        object.__setattr__(self, "spec", self._make_spec())
+
+    @cached_property
+    def graph(self) -> StateGraph:
+        return self._numbered[0]
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """The latent label [xi] of every state."""
+        return torch.tensor(self._numbered[1])
 
     def known_class(
         self, grid: DensityGrid, flips: int | Literal["all"] = "all", gains: tuple[float, ...] = GAINS, seed: int = 0
@@ -286,18 +304,11 @@ class Mixture:
         u, v = self.offsets, self.slopes
         return min((_min_max_affine(u[s] - u[t], v[s] - v[t]) for s, t in pairs), default=1.0)
 
-    def _make_spec(self) -> ProblemSpec:
-        return ProblemSpec(
-            num_actions=self.num_actions,
-            horizon=self.horizon,
-            max_states_per_layer=self.max_states,
-            obs_dim=1,
-            low=(0.0,),
-            high=(float(self.num_cells),),
-            obs_names=("x",),
-            zeta=self.constants().zeta,
-            reward_width=self.payment,
-        )
+    @cached_property
+    def _numbered(self) -> tuple[StateGraph, list[int]]:
+        """The graph, and the label of every state."""
+        states, actions = self.max_states, range(self.num_actions)
+        return depth_first(0, lambda s: [(s + a) % states for a in actions], self.horizon)
 
     def _validate(self) -> None:
         choices = {

@@ -10,7 +10,7 @@ members have the same greedy values everywhere: Consensus never sees them, the B
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -40,8 +40,13 @@ RECIPE = Record(
 class Quadrature(Protocol):
     """A density grid: sum(weights * D) is the integral of D."""
 
-    nodes: Tensor  # [G, 1]
-    weights: Tensor  # [G]
+    @property
+    def nodes(self) -> Tensor:
+        """[G, 1]."""
+
+    @property
+    def weights(self) -> Tensor:
+        """[G]."""
 
 
 class MixturePredictors:
@@ -115,7 +120,8 @@ class MixturePredictors:
         sizes = (parameters["horizon"], parameters["num_actions"], parameters["max_states"], 1)
         if tensors or sizes != (spec.horizon, spec.num_actions, spec.max_states_per_layer, spec.obs_dim):
             raise _unlike("a mixture of the problem's sizes, without tensors", f"{sizes}, {len(tensors)} tensors")
-        mixture, flips, gains = make_family("mixture", **parameters), recipe["flips"], recipe["gains"]
+        mixture = cast("Mixture", make_family("mixture", **parameters))
+        flips, gains = recipe["flips"], recipe["gains"]
         shape = (len(flips), mixture.horizon, mixture.num_cells)
         if {len(member) for member in flips} != {shape[1] * shape[2]} or len(gains) != len(flips):
             raise _unlike(f"{shape[1] * shape[2]} signs and one gain per member", f"others, {len(gains)} gains")

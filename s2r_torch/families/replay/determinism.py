@@ -35,7 +35,9 @@ PAID_AT_RANDOM = "rewards are random: give their mean (the family draws with it,
 class Dynamics(Protocol):
     """Deterministic latent dynamics with a fixed start."""
 
-    shared: bool  # theta does not change them
+    @property
+    def shared(self) -> bool:
+        """Theta does not change them."""
 
     def sizes(self, theta: Tensor, horizon: int | None) -> tuple[int, int | None]:
         """The number of actions, and after how many steps episodes are cut, if they are; checks what can be checked."""

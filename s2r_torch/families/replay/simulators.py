@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from s2r_torch.families.layered import require_generators, require_ids, require_running
+from s2r_torch.families.layered import require_generators, require_ids, running
 from s2r_torch.families.replay.tree import Episode, ReplayTree
 
 
@@ -55,16 +55,16 @@ class ReplaySimulators:
     def reset(self, n: int, generators: Sequence[torch.Generator]) -> Tensor:
         require_generators(generators, len(self))
         self._generators, self._step = generators, 0
-        self._nodes = self.roots[:, None].repeat(1, n)
-        return self._read()
+        return self._enter(self.roots[:, None].repeat(1, n))
 
     def step(self, actions: Tensor) -> tuple[Tensor | None, Tensor]:
-        require_running(self._nodes)
-        following, mean = self.family.moves(self.tree, self.theta, self._nodes, actions)
+        following, mean = self.family.moves(self.tree, self.theta, running(self._nodes), actions)
         reward = self.family.pay(mean, self._generators)
         self._step += 1
-        self._nodes = following if self._step < self.spec.horizon else None
-        return (None if self._nodes is None else self._read()), reward
+        if self._step == self.spec.horizon:
+            self._nodes = None
+            return None, reward
+        return self._enter(following), reward
 
     def select(self, indices: Sequence[int]) -> ReplaySimulators:
         rows = list(indices)
@@ -74,8 +74,10 @@ class ReplaySimulators:
         """Closes the environments; they are opened again when needed."""
         self.tree.close()
 
-    def _read(self) -> Tensor:
-        return self.family.sensor.read(self.theta, self.tree.latent(self._nodes), self._generators)
+    def _enter(self, nodes: Tensor) -> Tensor:
+        """What is read at these nodes [B, n], where the episodes are from now on."""
+        self._nodes = nodes
+        return self.family.sensor.read(self.theta, self.tree.latent(nodes), self._generators)
 
 
 class SteppedWorld:
@@ -101,11 +103,10 @@ class SteppedWorld:
 
     def step(self, actions: Tensor) -> Tensor:
         self._step += 1
-        require_running(self._running if self._step < self.spec.horizon else None)
-        running = self._episodes[: self._running]
-        for episode, action in zip(running, actions.tolist(), strict=True):
+        episodes = self._episodes[: running(self._running if self._step < self.spec.horizon else None)]
+        for episode, action in zip(episodes, actions.tolist(), strict=True):
             episode.move(action)
-        return self._read([episode.latent() for episode in running])
+        return self._read([episode.latent() for episode in episodes])
 
     def close(self) -> None:
         """Closes all environments."""

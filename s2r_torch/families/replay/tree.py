@@ -7,7 +7,7 @@ correctness rests on determinism, which is checked whenever a prefix is run agai
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -24,8 +24,13 @@ MOST_PLACES = 2048  # different places that are looked at before a graph is give
 class Episode(Protocol):
     """One environment that runs one episode at a time; after its end it stays where it is and pays nothing."""
 
-    observation: object  # raw
-    source: object  # what generators of its own can be reached from
+    @property
+    def observation(self) -> object:
+        """The raw one."""
+
+    @property
+    def source(self) -> Any:
+        """What generators of its own can be reached from."""
 
     def reset(self) -> list[float]:
         """Starts afresh; returns the latent numbers of the start."""
@@ -33,8 +38,8 @@ class Episode(Protocol):
     def step(self, action: int) -> tuple[list[float], float, bool]:
         """The next latent numbers, the raw reward (NaN if it is no number), and whether the episode has ended."""
 
-    def move(self, action: int) -> None:
-        """As `step`, and looks at no reward."""
+    def move(self, action: int) -> object:
+        """As `step`, and looks at no reward; whatever it returns is not used."""
 
     def latent(self) -> list[float]:
         """The latent numbers of the present state."""
@@ -53,14 +58,15 @@ class ReplayTree:
 
     def __init__(self, openers: Sequence[Callable[[], Episode]], num_actions: int):
         self.num_actions = num_actions
-        self._openers, self._episodes = list(openers), [None] * len(openers)
+        self._openers = list(openers)
+        self._episodes: list[Episode | None] = [None] * len(openers)  # opened when first needed
         self._at: list[int | None] = [None] * len(openers)  # the node where each environment stands
         self._root: list[int] = []
         self._parent: list[tuple[int, int] | None] = []  # (node, action)
         self._child = torch.empty(0, num_actions, dtype=torch.int64)
         self._raw = torch.empty(0, num_actions, dtype=torch.float64)
         self._ended = torch.empty(0, dtype=torch.bool)
-        self._latent: Tensor | None = None
+        self._latent = torch.empty(0, 0, dtype=torch.float64)  # its columns are known with the first node
         self._place = torch.empty(0, dtype=torch.int64)
         self._places: dict[tuple, int] = {}  # (latent numbers, ended) -> place
         self.steps_run = 0  # steps taken in real environments
@@ -81,7 +87,7 @@ class ReplayTree:
         """Closes all environments; whatever is needed later is opened again."""
         for root, episode in enumerate(self._episodes):
             if episode is not None:
-                self._episodes[root] = self._at[root] = None
+                self._episodes[root], self._at[root] = None, None
                 episode.close()
 
     def place(self, nodes: Tensor) -> Tensor:
@@ -122,9 +128,9 @@ class ReplayTree:
     def _replay(self, node: int) -> None:
         """Brings the environment to a node again and checks that nothing has changed on the way."""
         prefix, place, root = [], node, self._root[node]
-        while self._parent[place] is not None:
-            prefix.append((place, self._parent[place][1]))
-            place = self._parent[place][0]
+        while (parent := self._parent[place]) is not None:
+            prefix.append((place, parent[1]))
+            place = parent[0]
         self._at[root] = None
         self._same(root, self._restart(root), False, [])
         for depth, (place, action) in enumerate(reversed(prefix), start=1):
@@ -141,21 +147,27 @@ class ReplayTree:
             )
 
     def _restart(self, root: int) -> list[float]:
-        if self._episodes[root] is None:
-            self._episodes[root] = self._openers[root]()
-        return self._episodes[root].reset()
+        return self._episode(root).reset()
 
     def _step(self, root: int, action: int) -> tuple[list[float], float, bool]:
         self.steps_run += 1
-        return self._episodes[root].step(action)
+        return self._episode(root).step(action)
+
+    def _episode(self, root: int) -> Episode:
+        """The environment of a root; opened now, unless it is open."""
+        episode = self._episodes[root]
+        if episode is None:
+            episode = self._episodes[root] = self._openers[root]()
+        return episode
 
     def _add(self, root: int, parent: tuple[int, int] | None, latent: list[float], ended: bool) -> None:
         node = self.num_nodes
-        if self._latent is None:
+        if node == 0:
             self._latent = torch.empty(0, len(latent), dtype=torch.float64)
         if node == len(self._child):
             self._grow(max(64, node))
-        self._root.append(root), self._parent.append(parent)
+        self._root.append(root)
+        self._parent.append(parent)
         self._latent[node] = torch.tensor(latent, dtype=torch.float64)
         self._ended[node] = ended
         self._place[node] = self._places.setdefault((tuple(self._latent[node].tolist()), ended), len(self._places))
@@ -179,8 +191,8 @@ class _Place:
     def __hash__(self) -> int:
         return self.place
 
-    def __eq__(self, other: _Place) -> bool:
-        return self.place == other.place
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Place) and self.place == other.place
 
 
 def merged_graph(tree: ReplayTree, horizon: int, root: int = 0) -> tuple[StateGraph, Tensor]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from s2r_torch.predictors.nets.embeddings import layer_means, linear_functionals, sorted_values, sup_distances
 from s2r_torch.predictors.nets.heads import ConeStep
-from s2r_torch.predictors.nets.learned_embeddings import ConvEmbedding, FlatEmbedding, SetEmbedding
+from s2r_torch.predictors.nets.learned_embeddings import ConvEmbedding, Embedding, FlatEmbedding, SetEmbedding
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.nets.steps import Step
 from s2r_torch.predictors.registry import register
@@ -24,6 +24,8 @@ class StatisticsNet(Net):
 
     bound_factor = 50.0  # averages move much less than D does
     fixed = (*Net.fixed, "ranks", "functionals")
+    ranks: Tensor  # [ranks] int64, of sorted nodes
+    functionals: Tensor  # [d, G] centred nodes
 
     def setup(self) -> None:
         grid = self.problem.grid
@@ -64,7 +66,7 @@ class SetsNet(StatisticsNet):
         self.spread.copy_((spread.square().mean(0) + between).sqrt().repeat(xi))
         self.centre.copy_(centre.mean(0).repeat(xi))
 
-    def make_embedding(self, generator: torch.Generator) -> nn.Module:
+    def make_embedding(self, generator: torch.Generator | None) -> Embedding:
         layer, width = self.problem.graph.layer, self.options["set_width"]
         statistics = self.summary_size // len(layer)
         return SetEmbedding(self.size, layer, statistics, width, self.declared_bound, generator)
@@ -88,7 +90,7 @@ class MLPNet(MapsNet):
     default_bound = 100.0  # grid, seed 0: regret 0.1 - 0.4 at 10, 0.07 - 0.1 at 100 and at 1000
     limits = "sums over the whole grid hardly tell how wide a density is, and the less the smaller C_L"
 
-    def make_embedding(self, generator: torch.Generator) -> nn.Module:
+    def make_embedding(self, generator: torch.Generator | None) -> Embedding:
         return FlatEmbedding(self.size, self.summary_size, self.width, self.declared_bound, generator)
 
 
@@ -99,7 +101,7 @@ class LinearNet(MapsNet):
     limits = "linear functionals cannot tell how wide a density is from where it lies; a larger C_L does not help"
     default_head, default_depth = "signed", 1
 
-    def make_embedding(self, generator: torch.Generator) -> nn.Module:
+    def make_embedding(self, generator: torch.Generator | None) -> Embedding:
         return FlatEmbedding(self.size, self.summary_size, self.width, self.declared_bound, generator, depth=1)
 
 
@@ -111,7 +113,7 @@ class ConvNet(MapsNet):
     default_head = "signed"
     options = {"channels": 8}
 
-    def make_embedding(self, generator: torch.Generator) -> nn.Module:
+    def make_embedding(self, generator: torch.Generator | None) -> Embedding:
         shape = (self.problem.graph.horizon, *self.problem.grid.shape)
         return ConvEmbedding(self.size, shape, self.options["channels"], generator)
 
@@ -132,6 +134,7 @@ class CharFunNet(Net):
     bound_factor = 1500.0  # grid: C_L = 100
     default_bound = 100.0  # grid, seed 0: 0.998 of the best value at 100 and at 200
     options = {"frequencies": 12}
+    waves: Tensor  # [2, G, m]
 
     def setup(self) -> None:
         """omega along each axis and the diagonal in turn, from WAVES[0] to WAVES[1] over half the box."""
@@ -161,6 +164,7 @@ class ConesNet(StatisticsNet):
     bound_factor = 10.0
     default_bound = 1.0
     options = {"anchors": 32}
+    anchors: Tensor  # [anchors, K]
 
     def setup(self) -> None:
         super().setup()
@@ -179,7 +183,7 @@ class ConesNet(StatisticsNet):
         self.centre.zero_()
         self.spread.fill_(1.0)
 
-    def make_step(self, states: int, generator: torch.Generator) -> Step:
+    def make_step(self, states: int, generator: torch.Generator | None) -> Step:
         return ConeStep(self.sizes(self.summary_size, states), generator)
 
     def _statistics(self, D: Tensor) -> Tensor:

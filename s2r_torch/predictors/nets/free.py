@@ -38,7 +38,7 @@ class FreeNet(LookupNet):
         """One member's network of one step, freshly initialised: [..., inputs] -> [..., outputs], row by row."""
         raise NotImplementedError
 
-    def make_step(self, states: int, generator: torch.Generator) -> Step:
+    def make_step(self, states: int, generator: torch.Generator | None) -> Step:
         inputs = self.summary_size + states + self.problem.spec.obs_dim
         sizes = self.sizes(self.summary_size, states)
         seed = int(torch.randint(2**62, (1,), generator=generator))

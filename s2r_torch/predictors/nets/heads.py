@@ -11,17 +11,20 @@ u, gamma, beta, w, b are free networks of x, so |f(D, x, a) - f(D', x, a)| <= C_
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from s2r_torch.errors import SettingError
+from s2r_torch.predictors.nets.learned_embeddings import Embedding
 from s2r_torch.predictors.nets.lipschitz import (
     SAFETY,
     StackedLinear,
     after_abs,
     fold_inputs,
+    module_list,
     rotate_outputs,
     with_constant,
 )
@@ -33,13 +36,13 @@ class MLPHead(LayeredStep):
 
     first_bias = False  # u has one
 
-    def __init__(self, embedding: nn.Module | None, sizes: Sizes, generator: torch.Generator):
+    def __init__(self, embedding: Embedding | None, sizes: Sizes, generator: torch.Generator | None):
         super().__init__(embedding, sizes, generator, sizes.width)
         self.hidden, self.out = _normalised(sizes, sizes.num_actions, generator)
 
     def assembled(self, offset: Tensor, local: Tensor) -> Prepared:
         free = rotate_outputs(self.branch.outer.weight)
-        mix = with_constant(torch.cat([free, local], -1), rotate_outputs(self.branch.outer.bias.mT), keep=True)
+        mix = with_constant(torch.cat([free, local], -1), rotate_outputs(self.branch.outer.column()), keep=True)
         return Prepared(offset, self.branch.lift(self.sizes.states, keep=True), mix, self.folded())
 
     def values(self, prepared: Prepared, columns: Tensor, n: int) -> Tensor:
@@ -66,6 +69,7 @@ class SeparateHead(LayeredStep):
 
     def apart(self, prepared: Prepared, columns: Tensor, n: int) -> tuple[Tensor, Tensor]:
         """The first layer [F, width (+ 1), m], and the free network's values [F, outputs, m]."""
+        assert prepared.first is not None  # `assembled`
         u = add_offset(shared(prepared.first, columns), prepared.offset, n)
         return u, after_abs(shared(prepared.lift, columns), prepared.mix, self.sizes.x_width)
 
@@ -75,7 +79,7 @@ class FiLMHead(SeparateHead):
 
     first_bias = False  # beta has one
 
-    def __init__(self, embedding: nn.Module | None, sizes: Sizes, generator: torch.Generator):
+    def __init__(self, embedding: Embedding | None, sizes: Sizes, generator: torch.Generator | None):
         super().__init__(embedding, sizes, generator, 2 * sizes.width * sizes.depth)
         self.hidden, self.out = _normalised(sizes, sizes.num_actions, generator)
 
@@ -84,7 +88,7 @@ class FiLMHead(SeparateHead):
 
     def folded(self) -> tuple[Tensor, ...]:
         layers = self.later()
-        return tuple(with_constant(fold_inputs(layer.effective()), layer.bias.mT, keep=False) for layer in layers)
+        return tuple(with_constant(fold_inputs(layer.effective()), layer.column(), keep=False) for layer in layers)
 
     def values(self, prepared: Prepared, columns: Tensor, n: int) -> Tensor:
         u, free = self.apart(prepared, columns, n)
@@ -102,7 +106,7 @@ class FiLMHead(SeparateHead):
 class SignedHead(SeparateHead):
     """`signed`: a combination of features z of D whose weights, functions of (x, a), have l1 norm at most 1."""
 
-    def __init__(self, embedding: nn.Module | None, sizes: Sizes, generator: torch.Generator):
+    def __init__(self, embedding: Embedding | None, sizes: Sizes, generator: torch.Generator | None):
         super().__init__(embedding, sizes, generator, sizes.num_actions * (sizes.width + 1))
         self.hidden = _normalised(sizes, sizes.width, generator)[0]
 
@@ -150,7 +154,7 @@ class ConeStep(Step):
     v is a free network of x. The first term alone (networks.md) cannot be flat: it must rise away from its anchors.
     """
 
-    def __init__(self, sizes: Sizes, generator: torch.Generator):
+    def __init__(self, sizes: Sizes, generator: torch.Generator | None):
         super().__init__()
         self.sizes = sizes
         self.branch = Branch(sizes, sizes.num_actions * sizes.inputs, generator)
@@ -168,18 +172,21 @@ class ConeStep(Step):
         return (self.sizes.bound * constants.summary.double().amax()).expand(self.sizes.members)
 
 
-HEADS: dict[str, type[LayeredStep]] = {"mlp": MLPHead, "film": FiLMHead, "signed": SignedHead, "softmax": SoftmaxHead}
+Head = Callable[[Embedding | None, Sizes, torch.Generator | None], LayeredStep]
+HEADS: dict[str, Head] = {"mlp": MLPHead, "film": FiLMHead, "signed": SignedHead, "softmax": SoftmaxHead}
 
 
-def head_class(name: str) -> type[LayeredStep]:
+def head_class(name: str) -> Head:
     """The head of that name."""
     if name not in HEADS:
         raise SettingError(expected=f"one of the heads {sorted(HEADS)}", got=repr(name), cause="a typo")
     return HEADS[name]
 
 
-def _normalised(sizes: Sizes, outputs: int, generator: torch.Generator) -> tuple[nn.ModuleList, StackedLinear]:
+def _normalised(
+    sizes: Sizes, outputs: int, generator: torch.Generator | None
+) -> tuple[Sequence[StackedLinear], StackedLinear]:
     """The hidden layers after the first, and an output layer."""
     F, width = sizes.members, sizes.width
-    hidden = nn.ModuleList(StackedLinear(F, width, width, generator) for _ in range(sizes.depth - 1))
+    hidden = module_list(StackedLinear(F, width, width, generator) for _ in range(sizes.depth - 1))
     return hidden, StackedLinear(F, width, outputs, generator)

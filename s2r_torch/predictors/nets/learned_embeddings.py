@@ -11,10 +11,24 @@ import torch
 from torch import Tensor, nn
 
 from s2r_torch.predictors.nets.embeddings import layer_means
-from s2r_torch.predictors.nets.lipschitz import StackedConv, StackedLinear, maxmin, row_norms
+from s2r_torch.predictors.nets.lipschitz import StackedConv, StackedLinear, maxmin, module_list, row_norms
 
 
-class FlatEmbedding(nn.Module):
+class Embedding(nn.Module):
+    """A learned map of the summary; what a subclass gives is `size`, `forward` and `norm`."""
+
+    size: int  # outputs
+
+    def forward(self, summary: Tensor, constants: Tensor) -> Tensor:
+        """[B, K], and the constants [K] of its entries in D: [F, B, size]."""
+        raise NotImplementedError
+
+    def norm(self, constants: Tensor) -> Tensor:
+        """Certified constant [F] in D, float64."""
+        raise NotImplementedError
+
+
+class FlatEmbedding(Embedding):
     """An l_inf-normalised MLP on all summaries: [B, K] -> [F, B, size].
 
     Args:
@@ -27,13 +41,13 @@ class FlatEmbedding(nn.Module):
     """
 
     def __init__(
-        self, members: int, inputs: int, size: int, bound: float, generator: torch.Generator, *, depth: int = 2
+        self, members: int, inputs: int, size: int, bound: float, generator: torch.Generator | None, *, depth: int = 2
     ):
         super().__init__()
         self.size = size
         layers = [StackedLinear(members, inputs, size, generator, bound=bound)]
         layers += [StackedLinear(members, size, size, generator) for _ in range(depth - 1)]
-        self.layers = nn.ModuleList(layers)
+        self.layers = module_list(layers)
 
     def forward(self, summary: Tensor, constants: Tensor) -> Tensor:
         hidden = self.layers[0](summary, constants)
@@ -42,14 +56,13 @@ class FlatEmbedding(nn.Module):
         return hidden if len(self.layers) == 1 else maxmin(hidden)
 
     def norm(self, constants: Tensor) -> Tensor:
-        """Certified constant [F] in D."""
         bound = self.layers[0].norm(constants)
         for layer in self.layers[1:]:
             bound = bound * layer.norm()
         return bound
 
 
-class SetEmbedding(nn.Module):
+class SetEmbedding(Embedding):
     """DeepSets over the states of every layer: the mean over states of an l_inf-normalised MLP of each state.
 
         e[f, b, h] = mean over s in layer h of MaxMin(W_2 MaxMin(W_1 summary[b, s]))
@@ -63,8 +76,10 @@ class SetEmbedding(nn.Module):
         generator: draws the weights; consumed.
     """
 
+    layer: Tensor  # [xi]
+
     def __init__(
-        self, members: int, layer: Tensor, statistics: int, width: int, bound: float, generator: torch.Generator
+        self, members: int, layer: Tensor, statistics: int, width: int, bound: float, generator: torch.Generator | None
     ):
         super().__init__()
         self.statistics = statistics
@@ -78,7 +93,6 @@ class SetEmbedding(nn.Module):
         return layer_means(each.flatten(0, 1), self.layer).unflatten(0, each.shape[:2]).flatten(2)
 
     def norm(self, constants: Tensor) -> Tensor:
-        """Certified constant [F] in D."""
         return self.each.norm(self._shared(constants))
 
     def _shared(self, constants: Tensor) -> Tensor:
@@ -86,13 +100,13 @@ class SetEmbedding(nn.Module):
         return constants.view(-1, self.statistics).amax(0)
 
 
-class ConvEmbedding(nn.Module):
+class ConvEmbedding(Embedding):
     """Two normalised convolutions with MaxMin, then global maximum and mean of every channel: size = 2 channels.
 
     The summaries are maps [B, H, *grid] with one scale, 1 / C_L.
     """
 
-    def __init__(self, members: int, shape: tuple[int, ...], channels: int, generator: torch.Generator):
+    def __init__(self, members: int, shape: tuple[int, ...], channels: int, generator: torch.Generator | None):
         super().__init__()
         self.members, self.shape, self.channels, self.size = members, shape, channels, 2 * channels
         d = len(shape) - 1
@@ -105,7 +119,6 @@ class ConvEmbedding(nn.Module):
         return torch.cat([maps.amax(-1), maps.mean(-1)], -1).transpose(0, 1)
 
     def norm(self, constants: Tensor) -> Tensor:
-        """Certified constant [F] in D."""
         one = row_norms(self.one.effective().flatten(1).view(self.members, self.channels, -1))
         return one * self.two.norm() * constants.amax().double()
 

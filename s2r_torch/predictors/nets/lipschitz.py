@@ -8,9 +8,13 @@ forward; nothing is projected after a step, and certificates are computed from t
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+
+Layer = TypeVar("Layer", bound=nn.Module)
 
 SAFETY = 1 + 2**-20  # float32 rows would otherwise exceed their bound by up to 2e-7
 
@@ -136,6 +140,11 @@ def initial(shape: tuple[int, ...], width: float, generator: torch.Generator | N
     return (torch.rand(shape, dtype=torch.float32, generator=generator) - 0.5) * width
 
 
+def module_list(modules: Iterable[Layer]) -> Sequence[Layer]:
+    """`nn.ModuleList`, which forgets what type its elements have."""
+    return cast(Sequence[Layer], nn.ModuleList(modules))
+
+
 class StackedLinear(nn.Module):
     """F linear layers side by side: [F, n, in] -> [F, n, out].
 
@@ -170,6 +179,10 @@ class StackedLinear(nn.Module):
 
     def forward(self, x: Tensor, constants: Tensor | None = None) -> Tensor:
         return affine(x, self.effective(constants), self.bias)
+
+    def column(self) -> Tensor:
+        """The bias as a column, [F, out, 1]; 0 where there is none."""
+        return self.weight.new_zeros(*self.weight.shape[:2], 1) if self.bias is None else self.bias.mT
 
     def norm(self, constants: Tensor | None = None) -> Tensor:
         """Certified Lipschitz constant [F], float64; infinite for a free layer is never asked for."""

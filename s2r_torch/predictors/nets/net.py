@@ -27,6 +27,8 @@ from s2r_torch.defaults import plain_torch
 from s2r_torch.density.grid import look_up
 from s2r_torch.errors import LipschitzError, SettingError
 from s2r_torch.predictors.nets.heads import head_class
+from s2r_torch.predictors.nets.learned_embeddings import Embedding
+from s2r_torch.predictors.nets.lipschitz import module_list
 from s2r_torch.predictors.nets.lipschitz_estimate import LipschitzEstimate
 from s2r_torch.predictors.nets.recipe import empty_net, require_like
 from s2r_torch.predictors.nets.settings import net_settings
@@ -60,15 +62,20 @@ class Net(nn.Module):
     """
 
     name = ""
+    x_centre: Tensor  # [d], float64
+    x_half: Tensor  # [d], float64
+    height: Tensor  # [] of densities
+    centre: Tensor  # [K] of summaries
+    spread: Tensor  # [K]
 
     @plain_torch()
     def __init__(self, problem: Problem, members: int, generator: torch.Generator | None, **settings):
         super().__init__()
         told, self.options = net_settings(self.name, self.options, settings)
         bound = self.default_bound if told.lipschitz_bound is None else told.lipschitz_bound
-        self.awaits_bound = bound == AUTO
+        self.awaits_bound = isinstance(bound, str)  # AUTO
         self.estimate: LipschitzEstimate | None = None
-        self.declared_bound = 1.0 if self.awaits_bound else bound
+        self.declared_bound = 1.0 if isinstance(bound, str) else bound
         if members < 1:
             raise SettingError(expected="members >= 1", got=str(members), cause="an empty class")
         self.problem, self.size = problem, members
@@ -85,7 +92,7 @@ class Net(nn.Module):
             self.summary_size = self.summary(nothing).shape[-1]
         self.register_buffer("centre", self.height.new_zeros(self.summary_size))
         self.register_buffer("spread", self.height.new_ones(self.summary_size))
-        self.steps = nn.ModuleList(
+        self.steps = module_list(
             self.make_step(states if self.looks_up else 0, generator) for states in problem.graph.states_per_layer
         )
 
@@ -107,11 +114,11 @@ class Net(nn.Module):
         """1-Lipschitz statistics of D [B, xi, G], without parameters: [B, K]."""
         raise NotImplementedError
 
-    def make_embedding(self, generator: torch.Generator) -> nn.Module | None:
+    def make_embedding(self, generator: torch.Generator | None) -> Embedding | None:
         """A learned map of the summary (learned_embeddings.py), or None for the summary itself."""
         return None
 
-    def make_step(self, states: int, generator: torch.Generator) -> Step:
+    def make_step(self, states: int, generator: torch.Generator | None) -> Step:
         """The networks of one step with that many states to look up."""
         embedding = self.make_embedding(generator)
         inputs = self.summary_size if embedding is None else embedding.size
@@ -282,7 +289,8 @@ class Net(nn.Module):
         weights = {k: v.reshape(p.shape) for (k, p), v in zip(net.named_parameters(), stacked.values(), strict=True)}
         net.load_state_dict({**scales, **weights})
         net.estimate = self.estimate
-        return net.requires_grad_(False)
+        net.requires_grad_(False)
+        return net
 
     def settings(self) -> dict:
         """Keyword arguments (JSON values) that rebuild this architecture."""

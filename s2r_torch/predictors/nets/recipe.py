@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from s2r_torch.errors import CheckpointError
-from s2r_torch.files.json_schema import Choice, Either, Integer, MapOf, Number, Record, Text, Values, check, like
+from s2r_torch.files.json_schema import (
+    Choice,
+    Either,
+    Integer,
+    MapOf,
+    Number,
+    Record,
+    Schema,
+    Text,
+    Values,
+    check,
+    like,
+)
 from s2r_torch.predictors.registry import net_class
 from s2r_torch.problem import Problem
 from s2r_torch.text import printable
+
+if TYPE_CHECKING:
+    from s2r_torch.predictors.nets.net import Net
 
 LARGEST = 2**14  # width of a network, and other sizes: what is more was not written by this library
 MOST_MEMBERS, MOST_LAYERS = 2**20, 2**12  # of a group; of a network, all steps together
@@ -21,7 +38,7 @@ RECIPE = Record(
         "settings": MapOf(Values(1000, 4), 100),
     }
 )
-SETTINGS = {
+SETTINGS: dict[str, Schema] = {
     "lipschitz_bound": Either((Choice(("auto",)), Number(0, 1e12, above=True))),
     "head": Text(200),
     "width": Integer(2, LARGEST),
@@ -30,7 +47,7 @@ SETTINGS = {
 }
 
 
-def empty_net(recipe: dict, tensors: dict[str, Tensor], problem: Problem) -> nn.Module:
+def empty_net(recipe: dict, tensors: dict[str, Tensor], problem: Problem) -> Net:
     """The network of a recipe without weights of its own, so that one of another size than the weights costs nothing.
 
     Raises:
@@ -49,7 +66,7 @@ def empty_net(recipe: dict, tensors: dict[str, Tensor], problem: Problem) -> nn.
         return kind(problem, members, None, **settings)
 
 
-def require_like(net: nn.Module, tensors: dict[str, Tensor]) -> None:
+def require_like(net: Net, tensors: dict[str, Tensor]) -> None:
     """Raises CheckpointError unless tensors have the names, types and shapes of a network's, and its fixed numbers."""
     mine = net.state_dict()
     if strange := sorted({*mine} ^ {*tensors}):

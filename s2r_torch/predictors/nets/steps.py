@@ -10,10 +10,12 @@ constant 1; MaxMin is an absolute value in place (`lipschitz.after_abs`). So a l
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from s2r_torch.predictors.nets.learned_embeddings import Embedding
 from s2r_torch.predictors.nets.lipschitz import (
     StackedLinear,
     affine,
@@ -65,13 +67,15 @@ class Prepared:
         """For these members and simulators; a single simulator's offset becomes a bias."""
         first = None if self.first is None else self.first[members]
         later = tuple(weight[members] for weight in self.later)
-        offset = self.offset[members, :, simulators]
-        part = Prepared(offset, self.lift[members], self.mix[members], later, first)
-        if offset.shape[-1] > 1:
+        part = Prepared(None, self.lift[members], self.mix[members], later, first)
+        if self.offset is None:
             return part
+        offset = self.offset[members, :, simulators]
+        if offset.shape[-1] > 1:
+            return replace(part, offset=offset)
         if first is None:
-            return replace(part, offset=None, mix=_with_bias(part.mix, offset))
-        return replace(part, offset=None, first=_with_bias(first, offset))
+            return replace(part, mix=_with_bias(part.mix, offset))
+        return replace(part, first=_with_bias(first, offset))
 
 
 def _with_bias(weight: Tensor, bias: Tensor) -> Tensor:
@@ -82,14 +86,14 @@ def _with_bias(weight: Tensor, bias: Tensor) -> Tensor:
 class Branch(nn.Module):
     """A free network of x with one hidden layer of |.| units, in the two factors that a step needs."""
 
-    def __init__(self, sizes: Sizes, outputs: int, generator: torch.Generator):
+    def __init__(self, sizes: Sizes, outputs: int, generator: torch.Generator | None):
         super().__init__()
         self.inner = StackedLinear(sizes.members, sizes.obs_dim, sizes.x_width, generator, bound=None)
         self.outer = StackedLinear(sizes.members, sizes.x_width, outputs, generator, bound=None)
 
     def lift(self, states: int, keep: bool) -> Tensor:
         """(x, local, 1) -> (W x + b, local if kept, 1): [F, x_width + states + 1 or x_width + 1, d + states + 1]."""
-        weight, bias = self.inner.weight, self.inner.bias.mT
+        weight, bias = self.inner.weight, self.inner.column()
         top = torch.cat([weight, weight.new_zeros(*weight.shape[:2], states), bias], -1)
         rest = torch.eye(states + 1, dtype=weight.dtype, device=weight.device)[0 if keep else states :]
         rest = nn.functional.pad(rest, (weight.shape[-1], 0)).expand(len(weight), -1, -1)
@@ -97,23 +101,26 @@ class Branch(nn.Module):
 
     def output(self) -> Tensor:
         """(|W x + b|, 1) -> the values: [F, outputs, x_width + 1]."""
-        return with_constant(self.outer.weight, self.outer.bias.mT, keep=False)
+        return with_constant(self.outer.weight, self.outer.column(), keep=False)
 
 
 class Step(nn.Module):
-    """One step of all members. What a subclass gives is `prepare`, `values` and `lipschitz_bound`."""
+    """One step of all members. What a subclass gives is `prepare`, `values` and `lipschitz_bound`.
+
+    What `prepare` returns is the subclass's own, and goes to its `values` alone.
+    """
 
     sizes: Sizes
 
-    def prepare(self, summary: Tensor, constants: Constants) -> object:
+    def prepare(self, summary: Tensor, constants: Constants) -> Any:
         """All that depends on the summary [B, K] and on no sample; it has `part(members, simulators)`."""
         raise NotImplementedError
 
-    def values(self, prepared: object, columns: Tensor, n: int) -> Tensor:
+    def values(self, prepared: Any, columns: Tensor, n: int) -> Tensor:
         """Unclamped f for columns [d + S_h + 1, B n]: [F, A, B n]."""
         raise NotImplementedError
 
-    def chain(self, prepared: object) -> list[tuple[Tensor, int]]:
+    def chain(self, prepared: Any) -> list[tuple[Tensor, int]]:
         """`values` as products, each after the absolute value of that many first rows: [F, out, in] and rows.
 
         Empty where they are more than that.
@@ -124,7 +131,7 @@ class Step(nn.Module):
         """Certified constant [F] in D, float64."""
         raise NotImplementedError
 
-    def forward(self, prepared: object, local: Tensor, x: Tensor) -> Tensor:
+    def forward(self, prepared: Any, local: Tensor, x: Tensor) -> Tensor:
         """Unclamped f for local [B, n, S_h] and x [B, n, d] in [-1, 1]: [F, B, n, A]."""
         columns = self.columns(local, x)
         return self.values(prepared, columns.flatten(1), x.shape[1]).unflatten(2, columns.shape[1:]).permute(0, 2, 3, 1)
@@ -146,7 +153,7 @@ class LayeredStep(Step):
 
     first_bias = True
 
-    def __init__(self, embedding: nn.Module | None, sizes: Sizes, generator: torch.Generator, free_outputs: int):
+    def __init__(self, embedding: Embedding | None, sizes: Sizes, generator: torch.Generator | None, free_outputs: int):
         super().__init__()
         self.embedding, self.sizes = embedding, sizes
         inputs = sizes.inputs + sizes.states
@@ -165,7 +172,8 @@ class LayeredStep(Step):
 
     def prepare(self, summary: Tensor, constants: Constants) -> Prepared:
         embedded = summary if self.embedding is None else self.embedding(summary, constants.summary)
-        weight, bias = self.first.effective(self.input_constants(constants)), self.first.bias
+        weight = self.first.effective(self.input_constants(constants))
+        bias: Tensor | None = self.first.bias
         if self.rotated():
             weight, bias = rotate_outputs(weight), None if bias is None else rotate_outputs(bias, -1)
         size = embedded.shape[-1]
@@ -188,7 +196,7 @@ class LayeredStep(Step):
 
     def folded(self) -> tuple[Tensor, ...]:
         """The later layers with MaxMin folded in: (|a - b|, a + b, 1) -> (a - b, a + b, 1), or the output."""
-        pairs = [(fold_inputs(layer.effective()), layer.bias.mT) for layer in self.later()]
+        pairs = [(fold_inputs(layer.effective()), layer.column()) for layer in self.later()]
         inner = [with_constant(rotate_outputs(weight), rotate_outputs(bias), keep=True) for weight, bias in pairs[:-1]]
         return tuple(inner + [with_constant(*pair, keep=False) for pair in pairs[-1:]])
 

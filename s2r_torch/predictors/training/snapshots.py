@@ -38,12 +38,14 @@ class Snapshots:
             risks: `[F, b]` Bellman risks on b simulators.
         """
         kept = self.kept[next(k for k, end in enumerate(self.ends) if step <= end)]
-        first = self.risks is None
-        replaced = torch.ones_like(risks[:, 0], dtype=torch.bool) if first else not_worse(risks, self.risks)
-        for name, value in weights.items():
-            chosen = replaced.view(-1, *[1] * (value.ndim - 1))
-            kept[name] = value.clone() if first else torch.where(chosen, value, kept[name])
-        self.risks = risks if first else torch.where(replaced[:, None], risks, self.risks)
+        if self.risks is None:
+            kept.update({name: value.clone() for name, value in weights.items()})
+            self.risks = risks
+        else:
+            replaced = not_worse(risks, self.risks)
+            for name, value in weights.items():
+                kept[name] = torch.where(replaced.view(-1, *[1] * (value.ndim - 1)), value, kept[name])
+            self.risks = torch.where(replaced[:, None], risks, self.risks)
         if step in self.ends:
             self.risks = None
 

@@ -13,16 +13,17 @@ from torch import Tensor
 from s2r_torch.errors import CheckpointError
 from s2r_torch.files.tensors import digest, read, write
 from s2r_torch.predictors.nets.net import Net
+from s2r_torch.predictors.training.settings import TrainingSettings
 from s2r_torch.rng import Seed
 
 
-def origin_of(net: Net, data: Iterable[Tensor], settings: object, seed: Seed) -> dict:
+def origin_of(net: Net, data: Iterable[Tensor], settings: TrainingSettings, seed: Seed) -> dict:
     """What a fit is a function of, as JSON values: settings, stream and version, weights and data by their digests.
 
     Args:
         net: the network before its first step.
         data: every tensor that it is fitted to.
-        settings: a dataclass.
+        settings: sizes and rates.
         seed: named stream.
     """
     found = {

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.fabric.plugins.environments import LightningEnvironment
@@ -16,7 +16,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from s2r_torch.errors import SettingError, Terminated
 
@@ -42,7 +42,8 @@ def run_steps(
     with _quiet(), _stopped_as_asked():
         trainer = Trainer(**trainer_arguments(len(steps), device, logger, folder))
         own = torch.Generator()  # else the loader draws from the global one
-        trainer.fit(module, DataLoader(steps, batch_size=None, generator=own))
+        numbers = cast("Dataset[int]", steps)  # any sequence is a data set
+        trainer.fit(module, DataLoader(numbers, batch_size=None, generator=own))
 
 
 def trainer_arguments(steps: int, device: torch.device, logger: Logger | bool, folder: Path | None) -> dict[str, Any]:
@@ -105,17 +106,17 @@ def tensorboard_logger(folder: Path, name: str) -> Logger:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Neither hints nor progress; and this process logs, whatever rank the environment gives it."""
-    lightning, level, rank = logging.getLogger("lightning.pytorch"), 0, rank_zero_only.rank
-    level = lightning.level
+    lightning, ranked = logging.getLogger("lightning.pytorch"), cast(Any, rank_zero_only)  # a function with a rank
+    level, rank = lightning.level, ranked.rank
     lightning.setLevel(logging.ERROR)
-    rank_zero_only.rank = 0
+    ranked.rank = 0
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="lightning")  # worker and logging hints: batches are index tensors
             warnings.filterwarnings("ignore", ".*LeafSpec.*")  # raised inside lightning by torch 2.13's pytree
             yield
     finally:
-        rank_zero_only.rank = rank
+        ranked.rank = rank
         lightning.setLevel(level)
 
 
