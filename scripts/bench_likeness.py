@@ -32,7 +32,7 @@ from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
 from s2r_torch.deployment.collection import Collection, Collector
 from s2r_torch.deployment.deploy import deploy
-from s2r_torch.deployment.edges import check_edges, missing_sequences, walk_edges
+from s2r_torch.deployment.edges import check_edges, missing_walks
 from s2r_torch.deployment.likeness import CONSISTENT, DOUBT, DOUBTFUL, REFUSE, REFUSED
 from s2r_torch.deployment.live import GuardedWorld
 from s2r_torch.deployment.policy import MetaPolicy
@@ -230,8 +230,8 @@ def verdict_of_edges(site: Site, world: World) -> str:
     collector = Collector(GuardedWorld(world, Ledger()), graph, policy.cover)
     seen = Collection.of(collector.until(policy.n_real), graph, policy.cover, policy.n_real)
     edges, n = edges_of(graph), policy.n_real
-    sequences = missing_sequences(policy, edges, collector.recording, n)
-    return check_edges(policy, edges, seen, walk_edges(collector, sequences, n)).verdict
+    recording = collector.walk(missing_walks(policy, edges, collector.recording, n))
+    return check_edges(policy, edges, seen, recording).verdict
 
 
 def shares(verdicts: list[str]) -> tuple[float, float]:

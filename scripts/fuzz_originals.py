@@ -53,14 +53,14 @@ def certified() -> tuple[MetaPolicy, Certificate]:
     """Numbers of the right shape in place of a reference, and of a certificate."""
     policy, g = networks(("lookup",)), torch.Generator().manual_seed(1)
     grid, xi = policy.problem.grid, policy.problem.graph.num_states
-    D = torch.rand(40, xi, grid.num_points, dtype=torch.float64, generator=g)
+    D = torch.rand(400, xi, grid.num_points, dtype=torch.float64, generator=g)
     states = [s for s, _ in passages(policy.problem.graph, policy.cover)]
-    again = D[:, states] + 0.1 * torch.rand(40, len(states), grid.num_points, dtype=torch.float64, generator=g)
+    again = D[:, states] + 0.1 * torch.rand(400, len(states), grid.num_points, dtype=torch.float64, generator=g)
     sight = Sight.of(D, again, states, grid)
     population = Population.of(sight.first)
     reference = Reference(population, population.scores(sight, states))
     policy = MetaPolicy(policy.ensemble, 1, policy.estimator, policy.cover, 25, reference)
-    used = (0.69, 0.64, 1, 0.0, Refusals(40, 0.01, 0.005, 0.02))
+    used = (0.69, 0.64, 1, 0.0, Refusals(400, 0.01, 0.005, 0.02))
     gap = Gap(0.2, 0.1, 0.3, 0.01, "measured", policy.ensemble.size, False)
     return policy, Certificate(40, 50, 25, len(policy.cover), 0.05, "betting", 0.7, 0.65, 0.9, 0.4, gap, *used)
 

@@ -18,6 +18,7 @@ from s2r_torch.base import Path, UnlabelledWorld, after, spelt
 from s2r_torch.coverage import passages
 from s2r_torch.defaults import plain_torch
 from s2r_torch.deployment.collection import Collection, Collector, missing_episodes
+from s2r_torch.deployment.edges import NO_CHECK, EdgeCheck, EdgeChecker
 from s2r_torch.deployment.likeness import CONSISTENT, DOUBTFUL, REFUSED, Likeness, untested
 from s2r_torch.deployment.live import GuardedWorld
 from s2r_torch.deployment.policy import MetaPolicy, Policy
@@ -44,6 +45,7 @@ class Deployment:
     looks: tuple[Look, ...] = ()  # of a sequential deployment
     findings: tuple[Finding, ...] = ()  # what the readings say of how they were taken
     looked_before: bool = False  # whether an earlier call looked at these episodes sequentially
+    edges: EdgeCheck = NO_CHECK  # do edges that the cover leaves out lead where they should?
 
     @property
     def as_trained(self) -> bool:
@@ -90,6 +92,7 @@ def deploy(
     keep: Callable[[Recording], None] = lambda new: None,
     stopping: Stopping | None = None,
     refuse: bool = True,
+    check: str = "cover",
     time_limit: float | None = None,
 ) -> Deployment:
     """Estimates a world's densities from unlabelled episodes and conditions the policy on them (Algorithm 7, Deploy).
@@ -102,6 +105,7 @@ def deploy(
         keep: called with the new episodes of each batch as soon as it is over, also where it fails or is interrupted.
         stopping: look in several goes, and end as soon as it is enough; None takes n_real readings of every state.
         refuse: raise where the world is not like the simulators; otherwise the verdict is only reported.
+        check: `cover`, or also edges that the policy takes and the cover leaves out (`edges.EdgeChecker`).
         time_limit: seconds that a reset or a step of the world may take; None for any time.
 
     Returns:
@@ -117,13 +121,14 @@ def deploy(
         (theory.md 3.1, 3.3).
 
     Cost:
-        w n_real real-world episodes, fewer with `recording` or `stopping`.
+        w n_real real-world episodes, fewer with `recording` or `stopping`; at most as many again with check=auto.
     """
     require_same_problem(meta_policy, world)
     graph = meta_policy.problem.graph
     guarded = GuardedWorld(world, Ledger() if ledger is None else ledger, time_limit=time_limit)
     collector = Collector(guarded, graph, meta_policy.cover, recording, keep, off_grid_watch(meta_policy))
-    return _condition(meta_policy, collector.until, meta_policy.n_real, stopping, refuse)
+    edges = EdgeChecker(check, collector.walk)
+    return _condition(meta_policy, collector.until, meta_policy.n_real, stopping, refuse, edges)
 
 
 @plain_torch()
@@ -135,6 +140,7 @@ def deploy_recorded(
     every_reading: bool = False,
     stopping: Stopping | None = None,
     refuse: bool = True,
+    check: str = "cover",
 ) -> Deployment:
     """Conditions the policy on episodes that were logged before.
 
@@ -149,6 +155,7 @@ def deploy_recorded(
         every_reading: use those beyond n_real, too.
         stopping: look at the first readings, and end as soon as they are enough.
         refuse: as in `deploy`.
+        check: as in `deploy`; edges that no episode has walked are told.
 
     Raises:
         RecordingError: a state has too few readings; the message says which, and what to record.
@@ -165,7 +172,7 @@ def deploy_recorded(
         return recording
 
     most = len(recording) if every_reading else n_real
-    return _condition(meta_policy, until, most, stopping, refuse)
+    return _condition(meta_policy, until, most, stopping, refuse, EdgeChecker(check))
 
 
 def require_readings(meta_policy: MetaPolicy, recording: Recording, n: int) -> None:
@@ -269,6 +276,7 @@ def _condition(
     most: int,
     stopping: Stopping | None,
     refuse: bool,
+    check_edges: EdgeChecker,
 ) -> Deployment:
     """Looks until it is enough, then conditions.
 
@@ -278,6 +286,7 @@ def _condition(
         most: readings of a state that are used, unless it is enough before.
         stopping: when it is enough; None at n_real.
         refuse: whether a verdict `refused` is an error.
+        check_edges: what is done about edges that the cover leaves out.
     """
     graph, cover, n_real, looks = meta_policy.problem.graph, meta_policy.cover, meta_policy.n_real, []
     for n in stopping.schedule(n_real) if stopping else [n_real]:
@@ -298,7 +307,14 @@ def _condition(
         )
     used = torch.tensor([len(x) for x in seen.observations])
     policy = meta_policy.condition(D_real)
-    return Deployment(policy, D_real, len(recording), used, n_real, likeness, tuple(looks), findings)
+    edges, recording = check_edges(meta_policy, policy, seen, recording)
+    if refuse and edges.verdict == REFUSED:
+        raise UnlikeSimulatorsError(
+            expected="edges that lead where they led in the simulators",
+            got=str(edges),
+            cause="dynamics that differ from the simulators': a wall, a slip, an action that does something else",
+        )
+    return Deployment(policy, D_real, len(recording), used, n_real, likeness, tuple(looks), findings, edges=edges)
 
 
 def _doubted(likeness: Likeness, findings: tuple[Finding, ...]) -> Likeness:

@@ -13,22 +13,24 @@ more). p counts every edge (Bonferroni).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from scipy.special import fdtrc
 from torch import Tensor
 
-from s2r_torch.base import Path, StateGraph, after
-from s2r_torch.coverage import Edge, edge_cover, walked_edges
-from s2r_torch.deployment.collection import Collection, Collector
+from s2r_torch.base import StateGraph, after, spelt
+from s2r_torch.coverage import Edge, edge_cover, edges_of, walked_edges
+from s2r_torch.deployment.collection import Collection, Plan
 from s2r_torch.deployment.likeness import CONSISTENT, DOUBT, DOUBTFUL, REFUSE, REFUSED, UNTESTED
 from s2r_torch.deployment.policy import MetaPolicy, Policy
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.errors import SettingError
 
+CHECKS = ("auto", "cover", "edges")
 LEAST_READINGS = 20  # behind an edge, for a comparison
+MOST_TOLD = 4  # sequences in a message
 LEAST_VARIANCE = 1e-9  # of standardised readings: a sensor may be stuck
 
 
@@ -39,12 +41,68 @@ class EdgeCheck:
     verdict: str  # consistent, doubtful or refused; untested where no edge was left to walk
     p: float  # of all edges together; 1 where untested
     edges: int  # that were compared
-    reason: str  # which edge is most unusual, for people
+    reason: str  # which edge is most unusual, or what could not be said, for people
+    episodes: int = 0  # that were run for this alone
 
     def __str__(self) -> str:
         if self.verdict == UNTESTED:
             return self.reason
-        return f"{self.verdict} (p = {self.p:.3g}, {self.edges} edges that the cover leaves out); {self.reason}"
+        cost = f", by {self.episodes} further episodes" if self.episodes else ""
+        return f"{self.verdict} (p = {self.p:.3g}; {self.edges} compared{cost}); {self.reason}"
+
+
+NO_CHECK = EdgeCheck(UNTESTED, 1.0, 0, "not asked for")
+
+
+@dataclass(frozen=True)
+class EdgeChecker:
+    """Checks the edges that the policy takes in a world, as far as that is wanted.
+
+    Args:
+        check: `cover` leaves them alone; `edges` walks those that the cover leaves out; `auto` does so where that takes
+            no more episodes than the cover did.
+        walk: runs the episodes of a plan, and returns all episodes; None where no further ones can be run.
+
+    Raises:
+        SettingError: another word.
+    """
+
+    check: str
+    walk: Callable[[Plan], Recording] | None = None
+
+    def __post_init__(self):
+        if self.check not in CHECKS:
+            raise SettingError(expected=f"check among {', '.join(CHECKS)}", got=repr(self.check), cause="a typo")
+
+    def __call__(
+        self, meta_policy: MetaPolicy, policy: Policy, seen: Collection, recording: Recording
+    ) -> tuple[EdgeCheck, Recording]:
+        """The verdict on the edges that `policy` takes, and all episodes. Raises as `walk`."""
+        if self.check == "cover":
+            return NO_CHECK, recording
+        edges = taken_edges(policy, seen.observations)
+        n, left_out = min(len(x) for x in seen.observations), _left_out(meta_policy, edges)
+        if not left_out:
+            return replace(NO_CHECK, reason="none: the cover walks every edge that the policy takes here"), recording
+        if n < LEAST_READINGS:
+            few = f"{n} readings are too few to compare edges: {LEAST_READINGS} are needed"
+            return replace(NO_CHECK, reason=few), recording
+        plan = missing_walks(meta_policy, edges, recording, n)
+        cost = sum(count for _, count in plan)
+        if self.walk and (self.check == "edges" or cost <= n * len(meta_policy.cover)):
+            recording = self.walk(plan)
+            return replace(check_edges(meta_policy, edges, seen, recording), episodes=cost), recording
+        found = check_edges(meta_policy, edges, seen, recording)
+        return replace(found, reason="; ".join([found.reason] * bool(found.edges) + self._left(plan))), recording
+
+    def _left(self, plan: Plan) -> list[str]:
+        """What was not walked, in words; nothing where all was."""
+        if not plan:
+            return []
+        cost, told = sum(count for _, count in plan), ", ".join(f"{n} of {spelt(path)}" for path, n in plan[:MOST_TOLD])
+        rest = ", ..." if len(plan) > MOST_TOLD else ""
+        more = "; check=edges runs them" if self.walk else ""
+        return [f"NOT all that the policy takes here: {cost} further episodes would walk the rest, {told}{rest}{more}"]
 
 
 def taken_edges(policy: Policy, observations: Sequence[Tensor]) -> tuple[Edge, ...]:
@@ -62,10 +120,10 @@ def taken_edges(policy: Policy, observations: Sequence[Tensor]) -> tuple[Edge, .
     return tuple(sorted(found))
 
 
-def missing_sequences(meta_policy: MetaPolicy, edges: Iterable[Edge], recording: Recording, n: int) -> tuple[Path, ...]:
+def missing_walks(meta_policy: MetaPolicy, edges: Iterable[Edge], recording: Recording, n: int) -> Plan:
     """The fewest action sequences along all these edges that the cover leaves out and n episodes have not walked yet.
 
-    Each is to be run n times: the check costs n episodes a sequence.
+    Each with the episodes that are missing: the check costs at most n a sequence.
 
     Raises:
         SettingError: fewer than 20 episodes, which an edge cannot be judged by.
@@ -75,13 +133,19 @@ def missing_sequences(meta_policy: MetaPolicy, edges: Iterable[Edge], recording:
             expected=f"at least {LEAST_READINGS} episodes per sequence", got=str(n), cause="too few to compare two laws"
         )
     graph = meta_policy.problem.graph
-    left = [edge for edge in _left_out(meta_policy, edges) if len(_behind(recording, graph, edge)) < n]
-    return edge_cover(graph, left)
+    walked = {edge: len(_behind(recording, graph, edge)) for edge in _left_out(meta_policy, edges)}
+    missing = {edge: n - count for edge, count in walked.items() if count < n}
+    paths = edge_cover(graph, missing)
+    return tuple((path, max(missing.get(edge, 0) for edge in walked_edges(graph, [path]))) for path in paths)
 
 
-def walk_edges(collector: Collector, sequences: Sequence[Path], n: int) -> Recording:
-    """Runs n episodes along every sequence; returns all episodes of the collector. Raises as `Collector.until`."""
-    return collector.walk(tuple((path, n) for path in sequences))
+def most_walks(meta_policy: MetaPolicy, check: str) -> int:
+    """How many episodes a check may take beside those of the cover, whatever the policy does in a world."""
+    n, graph = meta_policy.n_real, meta_policy.problem.graph
+    if check == "cover" or n < LEAST_READINGS:
+        return 0
+    every = n * len(edge_cover(graph, _left_out(meta_policy, edges_of(graph))))
+    return every if check == "edges" else min(every, n * len(meta_policy.cover))
 
 
 def check_edges(meta_policy: MetaPolicy, edges: Iterable[Edge], seen: Collection, recording: Recording) -> EdgeCheck:

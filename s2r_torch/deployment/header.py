@@ -15,6 +15,7 @@ from torch import Tensor
 from s2r_torch.density.grid import MAX_NODES
 from s2r_torch.density.kernels import KERNELS, MAX_ORDER
 from s2r_torch.deployment.factors import RANKS
+from s2r_torch.deployment.likeness import can_refuse
 from s2r_torch.deployment.summaries import number_of_summaries
 from s2r_torch.errors import CheckpointError
 from s2r_torch.files.json_schema import (
@@ -139,7 +140,7 @@ AGREEMENTS: tuple[tuple[str, Callable[[dict, Tensors], bool]], ...] = (
     ("a reference with scale > 0, noise that is positive definite, and scores >= 0", lambda h, t: _reference_fits(t)),
     ("a certificate for this cover and n_real", lambda h, t: _promised(h, "sequences", "n_real") in (None, _plan(h))),
     ("a certificate whose bounds are in order, of at most as many refusals as simulators", lambda h, t: _in_order(h)),
-    ("a certificate of refusals by this reference", lambda h, t: _refusals(h) in (None, _scores(t))),
+    ("a certificate of refusals by this reference", lambda h, t: h["certificate"] is None or _refused_by(h, t)),
 )
 
 PROMISES: tuple[tuple[str, Callable[[dict, Ensemble], bool]], ...] = (
@@ -303,10 +304,12 @@ def _in_order(h: dict) -> bool:
     return bounds and rate["low"] <= rate["rate"] <= rate["high"] and c["refused"] <= c["simulators"]
 
 
-def _refusals(h: dict) -> int | None:
-    """How many scores the certificate says that worlds are ranked among."""
-    refusals = h["certificate"] and h["certificate"]["refusals"]
-    return refusals and refusals["scores"]
+def _refused_by(h: dict, t: Tensors) -> bool:
+    """Whether the certificate counts refusals where there can be any, of worlds that are ranked among these scores."""
+    refusals, scores = h["certificate"]["refusals"], t.get("reference.scores")
+    if scores is None or not can_refuse(*scores.shape):
+        return refusals is None
+    return refusals is not None and refusals["scores"] == len(scores)
 
 
 def _survivors(h: dict) -> tuple[int, bool] | None:

@@ -153,12 +153,13 @@ class Reference:
     @property
     def can_doubt(self) -> bool:
         """Whether any test alone can reach p <= 0.05."""
-        return self._turns(DOUBT) >= self.scores.shape[1]
+        M, K = self.scores.shape
+        return turns(DOUBT, M) >= K
 
     @property
     def can_refuse(self) -> bool:
         """Whether any test alone can reach p <= 0.01."""
-        return self._turns(REFUSE) >= self.scores.shape[1]
+        return can_refuse(*self.scores.shape)
 
     @property
     def weakness(self) -> str:
@@ -174,7 +175,8 @@ class Reference:
 
         Over all files the rate averages to r / (M + 1); that of one, given its scores, is Beta(r, M + 1 - r).
         """
-        r, M = self._turns(level), len(self.scores)
+        M = len(self.scores)
+        r = turns(level, M)
         if r == 0:
             return 0.0, 0.0, 0.0
         low, high = (float(betaincinv(r, M + 1 - r, q)) for q in ((1 - INTERVAL) / 2, (1 + INTERVAL) / 2))
@@ -221,10 +223,6 @@ class Reference:
             reasons.append(self.weakness)
         return Likeness(verdict, p, p_unlike, p_disagree, tuple(reasons))
 
-    def _turns(self, level: float) -> int:
-        """r: how many simulators are peeled off until p exceeds a level."""
-        return math.floor(level * (len(self.scores) + 1) + 1e-9)
-
     def _rate(self, level: float) -> str:
         rate, low, high = self.false_alarms(level)
         what = "refused" if level == REFUSE else "doubted or refused"
@@ -254,6 +252,16 @@ class Reference:
             "two passages through one state differ by more than sampling explains: paths merge otherwise here; most "
             f"{after(problem.graph.paths[s])}"
         )
+
+
+def turns(level: float, M: int) -> int:
+    """r: how many of M simulators are peeled off until p exceeds a level."""
+    return math.floor(level * (M + 1) + 1e-9)
+
+
+def can_refuse(M: int, K: int) -> bool:
+    """Whether any of K tests alone can reach p <= 0.01 among M simulators."""
+    return turns(REFUSE, M) >= K
 
 
 def peel(scores: Tensor) -> tuple[Tensor, Tensor]:

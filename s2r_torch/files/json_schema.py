@@ -61,7 +61,7 @@ class Integer:
 
 @dataclass(frozen=True)
 class Number:
-    """A finite number from low to high, low itself left out where `above` says so."""
+    """A finite number from low to high that a float can hold; low itself is left out where `above` says so."""
 
     low: float
     high: float
@@ -72,6 +72,8 @@ class Number:
         if not known or not self.low <= value <= self.high or (self.above and value == self.low):
             words = f"> {self.low:g}, at most {self.high:g}" if self.above else f"in {self.low:g} .. {self.high:g}"
             yield place, f"a number {words}", value
+        elif float(value) != value:
+            yield place, "a number that a float can hold", value
 
 
 @dataclass(frozen=True)

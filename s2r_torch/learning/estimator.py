@@ -55,7 +55,7 @@ class DensitySettings(Settings):
     off_grid_limit: Annotated[float, Range(0, 1)] = 0.01
     merge: MergeSettings = field(default_factory=MergeSettings)
 
-    def check(self) -> None:
+    def check_rules(self) -> None:
         make_kernel(self.kernel, self.order)
 
 

@@ -190,7 +190,7 @@ def label_of(policy: str) -> str:
 
 
 def verdicts(results: Results) -> list[str]:
-    """Sentences on what the elimination did."""
+    """Sentences on what the elimination did, and on what the certificate cannot do."""
     choice, F, rule = results.learned.outcome.choice, results.trained.ensemble.size, results.settings.rule
     lines = []
     if int(choice.knowledge.alive.sum()) == F and F > 1:
@@ -208,6 +208,9 @@ def verdicts(results: Results) -> list[str]:
         )
     if not results.trained.ensemble.certified:
         lines.append("C_L is NOT certified: nothing that rests on Assumption 4 (Lipschitz in D) is promised")
+    reference = results.certified.meta_policy.reference
+    if reference and reference.weakness:
+        lines.append(f"{reference.weakness}: raise certificate.scores")
     if rule == "calibrated":
         lines.append("rule calibrated is heuristic: its b_bar is measured, not proved")
     return lines

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from s2r_torch.deployment import export
+from s2r_torch.deployment.edges import CHECKS
 from s2r_torch.deployment.recording.tables import check_ending
 from s2r_torch.deployment.stopping import Stopping
 from s2r_torch.errors import SettingError
 from s2r_torch.files.whole import probe, real_path
-from s2r_torch.schema import Positive, Range, Settings, build, defaults
+from s2r_torch.schema import OneOf, Positive, Range, Settings, build, defaults
 from s2r_torch.text import printable
 
 
@@ -80,6 +81,8 @@ class DeploySettings(Settings):
         template: write the episodes to be collected into this file, readings empty; null for no file.
         log: keep a live world's episodes in this file; null keeps none.
         refuse: whether a world that is not like the simulators is an error.
+        check: `cover` compares what the cover passes; `edges` also those edges that the policy takes in this world and
+            the cover leaves out, by further episodes; `auto` does so where they are no more than those of the cover.
         sequential: look in several goes, and stop as soon as further episodes could not change what is done.
         stopping: of a sequential deployment.
         export: write the conditioned policy to this file; null for no file.
@@ -92,11 +95,12 @@ class DeploySettings(Settings):
     template: str | None = None
     log: str | None = None
     refuse: bool = True
+    check: Annotated[str, OneOf(CHECKS)] = "auto"
     sequential: bool = False
     stopping: Stopping = field(default_factory=Stopping)
     export: str | None = None
 
-    def check(self) -> None:
+    def check_rules(self) -> None:
         """Refuses contradictions, and files that can never be written.
 
         Raises:

@@ -130,6 +130,7 @@ def _recorded(site: Site, world: RecordedWorld) -> Deployment:
         every_reading=world.every_reading,
         stopping=site.settings.stopping if site.settings.sequential else None,
         refuse=site.settings.refuse,
+        check=site.settings.check,
     )
     return replace(deployment, looked_before=site.looked_before)
 
@@ -143,6 +144,7 @@ def _live(site: Site, world: UnlabelledWorld, time_limit: float | None = None) -
         world,
         stopping=settings.stopping if settings.sequential else None,
         refuse=settings.refuse,
+        check=settings.check,
         time_limit=time_limit,
     )
     if logbook is None:

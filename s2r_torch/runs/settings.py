@@ -166,7 +166,7 @@ class RunSettings(Settings):
         default_factory=lambda: {"open_loop": {}, "blind": {}, "random": {}}
     )
 
-    def check(self) -> None:
+    def check_rules(self) -> None:
         check_nets(self.nets)
         for name, given in self.comparators.items():
             comparator = COMPARATORS.named(name)
@@ -225,7 +225,7 @@ class ComparisonSettings(Settings):
     wanted: Annotated[float, Range(0)] = 0.05
     common: tuple[str, ...] = ()
 
-    def check(self) -> None:
+    def check_rules(self) -> None:
         if bool(self.entries) == bool(self.curves):
             raise SettingError(
                 expected="compare.entries or compare.curves", got="both, or neither", cause="another comparison"

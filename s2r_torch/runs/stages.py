@@ -247,7 +247,8 @@ def certify(context: Context, explored: Explored, learned: Learned) -> Certified
     meta_policy = replace(meta_policy, reference=reference)
     rehearsal = rehearse(meta_policy, simulators, settings.n_rollouts, seed.child("rehearse"))
     certificate = certify_policy(meta_policy, simulators, rehearsal, settings, seed)
-    context.progress.say(f"value >= {certificate.value_lower:.3f}, confidence {1 - settings.delta:.0%}")
+    weak = f"; {reference.weakness}" if reference.weakness else ""
+    context.progress.say(f"value >= {certificate.value_lower:.3f}, confidence {1 - settings.delta:.0%}{weak}")
     return Certified(meta_policy, certificate)
 
 

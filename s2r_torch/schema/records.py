@@ -17,9 +17,9 @@ class Settings:
     def __post_init__(self):
         for name, kind in kinds_of(type(self)).items():
             object.__setattr__(self, name, value_of(kind, getattr(self, name), name))
-        self.check()
+        self.check_rules()
 
-    def check(self) -> None:
+    def check_rules(self) -> None:
         """Rules between fields.
 
         Raises:

@@ -1,26 +1,28 @@
 """Edges that the cover leaves out: which matter, how few sequences walk them, and changed ones are found."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from support.pac_checks import check_failure_rate
 from support.policies import judged_policy
 
-from s2r_torch.coverage import edges_of, walked_edges
+from s2r_torch.coverage import edge_cover, edges_of, walked_edges
 from s2r_torch.deployment.collection import Collection, Collector
-from s2r_torch.deployment.deploy import deploy
+from s2r_torch.deployment.deploy import deploy, deploy_recorded
 from s2r_torch.deployment.edges import (
+    NO_CHECK,
     check_edges,
-    missing_sequences,
-    same_law,
+    missing_walks,
+    most_walks,
     taken_edges,
-    walk_edges,
 )
 from s2r_torch.deployment.likeness import CONSISTENT, REFUSED, UNTESTED
 from s2r_torch.deployment.live import GuardedWorld
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.episodes import Ledger
-from s2r_torch.errors import SettingError
+from s2r_torch.errors import SettingError, UnlikeSimulatorsError
 from s2r_torch.families import make_family
+from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
 
 FAMILY = make_family("grid")
@@ -53,8 +55,8 @@ def looked_at(world):
 
 def checked(world, edges, n=30):
     collector, seen = looked_at(world)
-    sequences = missing_sequences(judged_policy(), edges, collector.recording, n)
-    return check_edges(judged_policy(), edges, seen, walk_edges(collector, sequences, n))
+    recording = collector.walk(missing_walks(judged_policy(), edges, collector.recording, n))
+    return check_edges(judged_policy(), edges, seen, recording)
 
 
 def test_edges_that_the_policy_takes_are_a_closed_set():
@@ -72,12 +74,14 @@ def test_only_edges_left_out_are_walked_and_never_twice():
     policy, every = judged_policy(), edges_of(FAMILY.graph)
     collector, _ = looked_at(Bent())
     left_out = set(every) - walked_edges(FAMILY.graph, policy.cover)
-    sequences = missing_sequences(policy, every, collector.recording, 30)
-    assert left_out and left_out <= walked_edges(FAMILY.graph, sequences)
-    recording = walk_edges(collector, sequences, 30)
-    assert len(recording) == 100 * len(policy.cover) + 30 * len(sequences)
-    assert missing_sequences(policy, every, recording, 30) == ()
-    assert missing_sequences(policy, walked_edges(FAMILY.graph, policy.cover), recording, 30) == ()
+    plan = missing_walks(policy, every, collector.recording, 30)
+    assert left_out and left_out <= walked_edges(FAMILY.graph, [path for path, _ in plan])
+    collector.walk(tuple((path, 10) for path, _ in plan))  # interrupted
+    assert missing_walks(policy, every, collector.recording, 30) == tuple((path, 20) for path, _ in plan)
+    recording = collector.walk(missing_walks(policy, every, collector.recording, 30))
+    assert len(recording) == 100 * len(policy.cover) + 30 * len(plan)
+    assert missing_walks(policy, every, recording, 30) == ()
+    assert missing_walks(policy, walked_edges(FAMILY.graph, policy.cover), recording, 30) == ()
 
 
 def test_a_bent_edge_off_the_cover_is_found_and_named():
@@ -102,37 +106,101 @@ def test_nothing_left_out_is_untested():
 
 def test_few_episodes_judge_no_edge():
     with pytest.raises(SettingError, match="at least 20 episodes per sequence"):
-        missing_sequences(judged_policy(), edges_of(FAMILY.graph), Recording.empty(FAMILY.spec), 10)
+        missing_walks(judged_policy(), edges_of(FAMILY.graph), Recording.empty(FAMILY.spec), 10)
 
 
-@pytest.mark.statistical
-def test_like_worlds_raise_few_alarms():
-    every = edges_of(FAMILY.graph)
-    p = torch.tensor([checked(Bent(seed=seed), every).p for seed in range(300)])
-    for level in (0.05, 0.01):
-        check_failure_rate(int((p <= level).sum()), len(p), level)
+# -- as a deployment asks for it ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.statistical
-@pytest.mark.parametrize("d", [1, 2, 5])
-def test_equal_laws_are_told_apart_at_the_stated_rate(d):
-    """Bounded, skewed readings; also with another number of them on either side."""
-    g = torch.Generator().manual_seed(d)
-    draw = lambda n: torch.rand(n, d, dtype=torch.float64, generator=g).square()  # noqa: E731
-    p = torch.tensor([same_law(draw(30), draw(100)) for _ in range(3000)])
-    for level in (0.05, 0.01):
-        share = float((p <= level).double().mean())
-        assert abs(share - level) < 0.4 * level + 4 * (level / len(p)) ** 0.5
+class Scripted:
+    """One predictor, which takes the same actions in every world."""
+
+    size = 1
+
+    def __init__(self, actions):
+        self.actions = actions
+
+    def condition(self, D):
+        return torch.zeros(1, len(D), dtype=torch.float64)
+
+    def q(self, conditioned, step, x):
+        wanted = torch.full((1, *x.shape[:-1]), self.actions[step])
+        return torch.nn.functional.one_hot(wanted, 2).double()
+
+    def subset(self, members):
+        return self
+
+    def lipschitz_bound(self):
+        return torch.zeros(1, dtype=torch.float64)
 
 
-def test_laws_of_one_mean_that_differ_in_spread_or_correlation_are_told_apart():
-    g = torch.Generator().manual_seed(0)
-    x, y = (torch.randn(100, 2, dtype=torch.float64, generator=g) for _ in range(2))
-    assert same_law(x, y) > 0.01
-    assert same_law(x, 2 * y) < 1e-4
-    assert same_law(x, torch.stack([y[:, 0], 0.1 * y[:, 1] + y[:, 0]], -1)) < 1e-4
+def left_out_edge():
+    return min(set(edges_of(FAMILY.graph)) - walked_edges(FAMILY.graph, judged_policy().cover))
 
 
-def test_a_stuck_sensor_is_compared_too():
-    stuck = torch.full((30, 2), 0.3, dtype=torch.float64)
-    assert same_law(stuck, stuck) == 1.0 and same_law(stuck, stuck + 0.1) < 1e-6
+def policy_through(edge):
+    """The judged policy, but it takes that edge in every world."""
+    path = (*FAMILY.graph.paths[edge[0]], edge[1])
+    group = Scripted(path + (0,) * (FAMILY.graph.horizon - len(path)))
+    policy = judged_policy()
+    return replace(policy, ensemble=Ensemble(policy.problem, (group,)), chosen=0)
+
+
+def bent():
+    """A world in which the left out edge leads elsewhere."""
+    edge = left_out_edge()
+    right = int(FAMILY.graph.next_state[edge])
+    return Bent(edge, next(t for t in FAMILY.graph.states_of(int(FAMILY.graph.layer[right])) if t != right))
+
+
+@pytest.mark.parametrize("check", ["auto", "edges"])
+def test_a_deployment_walks_what_its_policy_takes_and_says_what_it_cost(check):
+    policy = policy_through(left_out_edge())
+    deployed = deploy(policy, Bent(seed=1), check=check)
+    found = deployed.edges
+    assert found.verdict == CONSISTENT and 0 < found.episodes == deployed.episodes - 300 <= 300
+    assert f"{found.edges} compared, by {found.episodes} further episodes" in str(found)
+
+
+def test_a_bent_edge_is_refused_by_a_deployment_that_looks_at_it():
+    policy = policy_through(left_out_edge())
+    with pytest.raises(UnlikeSimulatorsError, match="edges that lead where they led .* further episodes"):
+        deploy(policy, bent(), check="auto")
+    deployed = deploy(policy, bent(), check="auto", refuse=False)
+    assert deployed.edges.verdict == REFUSED and deployed.likeness.verdict == CONSISTENT
+    assert deploy(policy, bent()).edges is NO_CHECK
+
+
+def test_the_most_that_it_can_cost_is_known_before():
+    policy, graph = judged_policy(), FAMILY.graph
+    every = edge_cover(graph, set(edges_of(graph)) - walked_edges(graph, policy.cover))
+    assert most_walks(policy, "edges") == 100 * len(every) and most_walks(policy, "cover") == 0
+    assert most_walks(policy, "auto") == min(300, 100 * len(every))
+    assert most_walks(replace(policy, n_real=19), "edges") == 0
+
+
+def test_what_is_not_walked_is_told():
+    """A log that holds the episodes of the cover alone, then those of the edges, too."""
+    policy, logged = policy_through(left_out_edge()), []
+    deploy(policy, bent(), keep=logged.append)
+    found = deploy_recorded(policy, Recording.joined(logged), check="auto").edges
+    assert found.verdict == UNTESTED and "NOT all that the policy takes here: 100 further episodes" in str(found)
+    more = []
+    deploy(policy, bent(), keep=more.append, recording=Recording.joined(logged), check="edges", refuse=False)
+    assert deploy_recorded(policy, Recording.joined(logged + more), check="auto", refuse=False).edges.verdict == REFUSED
+
+
+def test_auto_never_doubles_the_episodes(monkeypatch):
+    policy = policy_through(left_out_edge())
+    dear = lambda policy, edges, recording, n: (((0, 0, 0, 0), 101), ((1, 1, 1, 1), 200))  # noqa: E731
+    monkeypatch.setattr("s2r_torch.deployment.edges.missing_walks", dear)
+    deployed = deploy(policy, Bent(), check="auto")
+    assert deployed.episodes == 300 and "check=edges runs them" in str(deployed.edges)
+    assert deploy(policy, Bent(), check="edges").episodes == 601
+
+
+def test_few_readings_are_no_check_and_the_word_is_checked():
+    policy = replace(policy_through(left_out_edge()), n_real=10, reference=None)
+    assert "10 readings are too few to compare edges" in str(deploy(policy, Bent(), check="edges").edges)
+    with pytest.raises(SettingError, match="check among auto, cover, edges; got 'all'"):
+        deploy(policy, Bent(), check="all")

@@ -49,6 +49,7 @@ WRONG = [
     (Integer(0, 5), [6, -1, True, 1.0, "1", None, [], 10**400]),
     (Number(0, 5), [6, -0.1, True, "1", None, math.nan, math.inf, 10**400, -(10**400)]),
     (Number(0, 5, above=True), [0, 0.0, -0.0]),
+    (Number(0, 1e40), [10**30, 2**53 + 1]),
     (Flag(), [0, 1, None, "true"]),
     (Text(3, least=1), ["", "abcd", 1, None, ["a"]]),
     (Text(3, letters="01"), ["012"]),

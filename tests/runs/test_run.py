@@ -212,6 +212,15 @@ def test_a_class_without_a_certificate_is_marked_everywhere(finished, monkeypatc
         assert ("NOT certified" in axes.get_title("left")) is not certified
 
 
+def test_too_few_scores_to_refuse_any_world_are_told_when_certifying(finished):
+    said = []
+    progress = type("Said", (Silent,), {"say": lambda self, text: said.append(text)})()
+    grid_run(progress=progress)
+    weakness = "no world can be refused with 20 scores of fresh simulators: 399 are needed for 4 tests"
+    assert sum(text.endswith(weakness) for text in said) == 1
+    assert f"{weakness}: raise certificate.scores" in Summary.of(finished).notices
+
+
 def test_variants_of_one_network_are_told_apart():
     told = set()
 

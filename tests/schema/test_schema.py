@@ -27,7 +27,7 @@ class Inner(Settings):
     low: float = 0.0
     high: float = 1.0
 
-    def check(self):
+    def check_rules(self):
         if self.low > self.high:
             raise SettingError(expected="low <= high", got=str(self), cause="swapped")
 

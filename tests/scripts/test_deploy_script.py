@@ -84,7 +84,7 @@ def site(tmp_path, monkeypatch) -> Path:
 
 def deploy(*overrides: str) -> str:
     """Runs the script in this process; returns what it prints, on long lines."""
-    cfg = composed("checkpoint=policy.safetensors", *overrides, config="deploy")
+    cfg = composed("checkpoint=policy.safetensors", "check=cover", *overrides, config="deploy")
     console = Console(width=300, record=True, quiet=False, file=open(os.devnull, "w"))  # noqa: SIM115
     try:
         deploy_script.run(cfg, Path(), console)
@@ -112,6 +112,21 @@ def test_a_robot_is_looked_at_and_its_log_is_as_good_as_the_robot(site):
     assert (site / "policy.pt2").stat().st_size > 1000
     ledger = json.loads((site / "real.csv.ledger.json").read_text())
     assert ledger["real_episodes"] == 75 and ledger["status"] == "complete"
+
+
+def test_edges_that_the_cover_leaves_out_are_walked_once_and_their_cost_is_told(site):
+    robot = ("world=gym", "world.make=robot:connect", "log=real.csv")
+    planned = deploy(*robot, "collect_only=true", "check=auto")
+    most = int(planned.partition("then at most ")[2].partition(" ")[0])
+    live = " ".join(deploy(*robot, "check=auto").split())
+    cost = int(live.partition("compared, by ")[2].partition(" ")[0])
+    assert 0 < cost <= most <= 75 and f"{75 + cost}, none with a reward" in live
+    assert len((site / "resets.txt").read_text()) == 75 + cost
+    lines = (site / "real.csv").read_text().splitlines(keepends=True)
+    (site / "real.csv").write_text("".join(lines[: 1 + 5 * (75 + 3)]))  # as if it had been stopped among them
+    assert f"by {cost - 3} further episodes" in " ".join(deploy(*robot, "check=auto").split())
+    again = deploy("world=recorded", "world.file=real.csv", "check=auto")
+    assert "edges left out" in again and "further episodes" not in again
 
 
 def test_a_log_with_too_little_says_what_is_missing_and_what_follows(site):
@@ -226,7 +241,7 @@ def test_a_certificate_covers_only_the_deployment_that_was_rehearsed(judged):
 
 def started(site, *overrides, before=""):
     """The script as a process of its own, in the site's folder."""
-    command = [sys.executable, str(SCRIPT), "checkpoint=policy.safetensors", *overrides]
+    command = [sys.executable, str(SCRIPT), "checkpoint=policy.safetensors", "check=cover", *overrides]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(SCRIPT.parents[1])])}
     if before:
         command = ["bash", "-c", f"{before}; exec {shlex.join(command)}"]

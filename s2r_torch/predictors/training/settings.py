@@ -44,7 +44,7 @@ class TrainingSettings(Settings):
     bootstrap: bool = True
     held_out: Annotated[float, Range(0, 1, open="high")] = 0.125
 
-    def check(self) -> None:
+    def check_rules(self) -> None:
         if self.snapshots > self.steps:
             raise SettingError(
                 expected="snapshots <= steps",
