@@ -41,8 +41,8 @@ class Bank:
         pairs = torch.cartesian_prod(torch.arange(group.size), torch.arange(len(D)))
         return Ensemble(problem, (Bank(group, D, pairs),))
 
-    def condition(self, D: Tensor) -> object:
-        """Ignores D [B, ...]: the densities are the bank's own."""
+    def condition(self, D: Tensor, readings: float | None = None) -> object:
+        """Ignores both: the densities are the bank's own, of as many readings as F was trained on."""
         return self._group.condition(self._D)
 
     def q(self, conditioned: object, step: int, x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
-from s2r_torch.assurance.rehearsal import densities_after
+from s2r_torch.assurance.rehearsal import policy_after
 from s2r_torch.comparators.contract import Attempt, Worlds
 from s2r_torch.deployment.deploy import deploy
 from s2r_torch.deployment.policy import MetaPolicy
@@ -94,7 +94,7 @@ def value_of_looking(
     simulators = Guard(draws.family.simulators(theta, range(len(theta))), draws.ledger, "evaluate")
     found = []
     for n in readings:
-        act = meta_policy.condition(densities_after(meta_policy, simulators, n, seed)).act
+        act = policy_after(meta_policy, simulators, n, seed).act
         found.append(_values(draws, theta, simulators, act, n_rollouts, seed.child("values")))
     optimal = float(found[0][1].mean())
     intervals = [_interval(value, best) for value, best, _ in found]

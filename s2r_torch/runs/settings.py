@@ -41,6 +41,8 @@ class PredictorSettings(Settings):
         kind: `trained`, or `known` where the family ships a class that holds f*.
         num_simulators: simulators whose draws train F, and comparators.
         n_samples: transitions per state and simulator.
+        readings: F is trained on densities of budget.n_dist readings per state, and on those of so few episodes along
+            every sequence of the path cover, as far as that is fewer.
         training: sizes and rates.
         calibration: sizes of the calibration stage.
         known: keyword arguments of the family's ready-made class.
@@ -52,6 +54,10 @@ class PredictorSettings(Settings):
     kind: Literal["trained", "known"] = "trained"
     num_simulators: Size = 256
     n_samples: Size = 64
+    readings: Annotated[
+        tuple[Annotated[int, Range(3)], ...],
+        Where("in ascending order", lambda several: list(several) == sorted(set(several))),
+    ] = (5, 10, 30)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
     known: Mapping[str, Any] = field(default_factory=dict)

@@ -53,16 +53,18 @@ def weights(net):
 
 def slow_fit(net, data, settings, seed):
     """The same by loops over members, simulators, states and samples; one optimiser per layer."""
-    net.fit_scales(data.D)
-    graph, D = net.problem.graph, data.D
-    count, n = len(D), data.samples[0].x.shape[1]
+    net.fit_scales(torch.cat([*data.levels.values()]))
+    net.fit_readings(min(data.levels), max(data.levels))
+    graph, D = net.problem.graph, torch.stack([*data.levels.values()])  # [L, B, xi, G]
+    scarcity = [net.scarcity(readings) for readings in data.levels]
+    count, n = len(data.D), data.samples[0].x.shape[1]
     uniform = torch.rand(net.size, count, generator=seed.child("bootstrap").generator())
     bootstrap = -uniform.log() if settings.bootstrap else torch.ones(net.size, count)
-    V_hat = torch.zeros(net.size, count, graph.num_states)
+    V_hat = torch.zeros(net.size, len(D), count, graph.num_states)
 
-    def q(f, b, step, x):  # [A]
-        one = D[b : b + 1].float()
-        return net.raw_q(step, net.standardised(one), net.local(one, step, x[None, None]), x[None, None])[f, 0, 0]
+    def q(f, k, b, step, x):  # [A]
+        one, x = D[k, b : b + 1].float(), x[None, None]
+        return net.raw_q(step, net.standardised(one), net.local(one, step, x), x, scarcity[k][None])[f, 0, 0]
 
     for entry, layer in enumerate(range(graph.horizon - 1, -1, -1)):
         optimiser = torch.optim.Adam(net.steps[layer].parameters())
@@ -73,31 +75,34 @@ def slow_fit(net, data, settings, seed):
             picks = (
                 torch.rand(len(chosen), len(states), n, generator=generator).topk(settings.batch_samples, -1).indices
             )
+            level = torch.randint(len(D), (len(chosen),), generator=generator).tolist()
             loss, terms = 0.0, len(chosen) * len(states) * settings.batch_samples
             for f, (p, b), (j, s) in product(range(net.size), enumerate(chosen), enumerate(states)):
                 for i in picks[p, j].tolist():
                     a = int(data.samples[s].actions[b, i])
                     target = float(data.samples[s].rewards[b, i])
                     if layer + 1 < graph.horizon:
-                        target += float(V_hat[f, b, graph.next_state[s, a]])
-                    error = q(f, b, layer, data.samples[s].x[b, i])[a] - target
+                        target += float(V_hat[f, level[p], b, graph.next_state[s, a]])
+                    error = q(f, level[p], b, layer, data.samples[s].x[b, i])[a] - target
                     loss = loss + bootstrap[f, b] * error**2 / terms
             optimiser.param_groups[0]["lr"] = settings.learning_rate * one_cycle(k, settings.steps)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
         with torch.no_grad():
-            for f, b, s in product(range(net.size), range(count), states):
-                best = [min(max(float(q(f, b, layer, x).max()), 0.0), 1.0) for x in data.samples[s].x[b]]
-                V_hat[f, b, s] = sum(best) / n
+            for f, k, b, s in product(range(net.size), range(len(D)), range(count), states):
+                best = [min(max(float(q(f, k, b, layer, x).max()), 0.0), 1.0) for x in data.samples[s].x[b]]
+                V_hat[f, k, b, s] = sum(best) / n
     return net
 
 
+@pytest.mark.parametrize("fewer", [(), (4.0, 20.0)])
 @pytest.mark.parametrize("bootstrap", [True, False])
 @pytest.mark.parametrize("name", ["lookup", "mlp"])
-def test_training_equals_the_slow_loop(name, bootstrap):
+def test_training_equals_the_slow_loop(name, bootstrap, fewer):
     where = problem("line", nodes=9)
     data, seed = random_data(where), Seed.root(3)
+    data = replace(data, readings=50.0, fewer={n: random_data(where, seed=int(n)).D for n in fewer})
     settings = replace(TINY, bootstrap=bootstrap)
     nets = [make_net(name, where, members=2) for _ in range(3)]
     for net in nets:

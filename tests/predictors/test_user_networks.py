@@ -148,7 +148,8 @@ def test_free_networks_against_their_modules_one_by_one():
     D, x = densities(where, 1, g), readings(where, (6, 5), g)
     for step in range(3):
         q = net.q(net.condition(D), step, x)
-        features = net.standardised(D.float())[:, None].expand(-1, 5, -1)
+        told = torch.nn.functional.pad(net.standardised(D.float()), (0, 1))  # no scarcity: of as many as ever
+        features = told[:, None].expand(-1, 5, -1)
         rows = torch.cat([features, net.scaled_x(x), net.local(D.float(), step, x)], -1)
         for f in range(3):
             module = nn.Sequential(nn.Linear(rows.shape[-1], 8), nn.GELU(), nn.Linear(8, 2))

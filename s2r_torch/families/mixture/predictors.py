@@ -141,7 +141,7 @@ class MixturePredictors:
         difference = self.mixture.q_table(self.theta_hat(D)) - self.mixture.q_table(theta[:, 0])
         return float(difference.abs().max())
 
-    def condition(self, D: Tensor) -> Tensor:
+    def condition(self, D: Tensor, readings: float | None = None) -> Tensor:
         """gain theta_hat [size, B], which is all that a member takes from D."""
         return self.gains[:, None] * self.theta_hat(D)
 

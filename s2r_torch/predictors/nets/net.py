@@ -5,6 +5,9 @@ Every architecture is made of a summary of D without parameters, an embedding le
     D -> summary -> embedding -> head(embedding, densities looked up at x, x) -> f(D, x, .)
     |f(D, x, a) - f(D', x, a)| <= C_L max |D - D'|          for every x and a
 
+A density of few readings is noisy, and what is best to believe of it depends on how few. So the head is also told
+`scarcity`, from 0 for the most readings that training saw to 1 for the fewest: a number that does not depend on D.
+
 To add one, subclass `Net`, give it `summary` (1-Lipschitz statistics of D) and, if it learns more from
 them, `make_embedding`; `@register("name")` makes `net=name` work:
 
@@ -85,6 +88,7 @@ class Net(nn.Module):
             self.summary_size = self.summary(nothing).shape[-1]
         self.register_buffer("centre", self.height.new_zeros(self.summary_size))
         self.register_buffer("spread", self.height.new_ones(self.summary_size))
+        self.register_buffer("readings", self.height.new_ones(2))  # fewest and most per state that training saw
         self.steps = nn.ModuleList(
             self.make_step(states if self.looks_up else 0, generator) for states in problem.graph.states_per_layer
         )
@@ -148,6 +152,10 @@ class Net(nn.Module):
             self.spread.copy_(spread.clamp(min=1e-2 * float(spread.max()) if len(spread) else 1.0))
         self.spread.clamp_(min=1e-12)
 
+    def fit_readings(self, fewest: float, most: float) -> None:
+        """Freezes between which numbers of readings per state a density was seen in training."""
+        self.readings.copy_(self.readings.new_tensor([fewest, most]))
+
     def constants(self) -> Constants:
         """Lipschitz constants in D of the standardised summaries and of look-ups in units of the height."""
         return Constants(1 / self.spread.abs(), 1 / self.height.abs())  # a damaged file may hold negative scales
@@ -157,6 +165,18 @@ class Net(nn.Module):
     def standardised(self, D: Tensor) -> Tensor:
         """The summaries that the networks see, [B, K]."""
         return (self.summary(D) - self.centre) / self.spread
+
+    def scarcity(self, readings: Tensor | float | None) -> Tensor:
+        """How few readings there are, on a log scale cut at what training saw: 0 for the most, 1 for the fewest.
+
+        Args:
+            readings: behind the density of a state, any shape; None for the most.
+        """
+        fewest, most = self.readings.log()
+        if readings is None:
+            return torch.zeros_like(most)
+        seen = torch.as_tensor(readings, dtype=most.dtype, device=most.device).log().clamp(fewest, most)
+        return (most - seen) / (most - fewest).clamp(min=1e-6)
 
     def local(self, D: Tensor, step: int, x: Tensor) -> Tensor:
         """Densities of the step's states looked up at x [B, n, d], in units of the height: [B, n, S_h]."""
@@ -169,18 +189,26 @@ class Net(nn.Module):
         """Observations in [-1, 1], cut at 3; centred in float64, so that a box far from 0 loses nothing."""
         return ((x.double() - self.x_centre) / self.x_half).clamp(-3, 3).to(self.height.dtype)
 
-    def raw_q(self, step: int, summary: Tensor, local: Tensor, x: Tensor) -> Tensor:
-        """Unclamped f [F, B, n, A] from precomputed features, with gradients: what training uses."""
-        net = self.steps[step]
-        return net(net.prepare(summary, self.constants()), local, self.scaled_x(x))
+    def raw_q(self, step: int, summary: Tensor, local: Tensor, x: Tensor, scarcity: Tensor | None = None) -> Tensor:
+        """Unclamped f [F, B, n, A] from precomputed features, with gradients: what training uses.
+
+        Args:
+            step: 0 .. H-1.
+            summary: `[B, K]` from `standardised`.
+            local: `[B, n, S_h]` from `local`.
+            x: `[B, n, d]`.
+            scarcity: `[B]` from `scarcity`; None for zeros.
+        """
+        net, scarcity = self.steps[step], self.scarcity(None) if scarcity is None else scarcity
+        return net(net.prepare(summary, scarcity.expand(len(summary)), self.constants()), local, self.scaled_x(x))
 
     @torch.no_grad()
-    def condition(self, D: Tensor) -> Conditioned:
+    def condition(self, D: Tensor, readings: float | None = None) -> Conditioned:
         graph, grid = self.problem.graph, self.problem.grid
         check_shape("densities", D, (None, graph.num_states, grid.num_points), "another grid or another state graph")
         D = D.to(self.height.dtype)
-        summary = self.standardised(D)
-        return Conditioned(D, tuple(net.prepare(summary, self.constants()) for net in self.steps))
+        summary, scarcity = self.standardised(D), self.scarcity(readings).expand(len(D))
+        return Conditioned(D, tuple(net.prepare(summary, scarcity, self.constants()) for net in self.steps))
 
     @torch.no_grad()
     def q(self, conditioned: Conditioned, step: int, x: Tensor) -> Tensor:

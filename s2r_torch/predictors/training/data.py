@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from s2r_torch.episodes import Transitions
@@ -15,7 +17,15 @@ class TrainingData:
 
     D: Tensor  # [B, xi, G] estimated densities
     samples: tuple[Transitions, ...]  # [xi] transitions at every state
+    readings: float = 1.0  # behind every density of D
+    fewer: Mapping[float, Tensor] = field(default_factory=dict)  # fewer readings -> [B, xi, G] estimated from them
+
+    @property
+    def levels(self) -> dict[float, Tensor]:
+        """Readings behind the density of a state (geometric mean over states) -> densities; those of D come first."""
+        return {self.readings: self.D, **self.fewer}
 
     def tensors(self) -> list[Tensor]:
         """All of it."""
-        return [self.D, *(part for t in self.samples for part in (t.x, t.actions, t.rewards))]
+        levels = [torch.tensor([*self.levels], dtype=torch.float64), *self.levels.values()]
+        return [*levels, *(part for t in self.samples for part in (t.x, t.actions, t.rewards))]

@@ -8,6 +8,10 @@ The layer of step h is fitted while the layers below it are frozen:
 so that targets never move while they are fitted. Members differ by their initial weights and by a bootstrap over
 simulators (`weight`).
 
+D_b may come from many readings or from few: densities of the same simulators from ever fewer readings are further rows,
+with the same samples, and a batch takes one of its rows for every simulator. So members learn what to make of a noisy
+density, and how many readings it has is told to them (`Net.scarcity`).
+
 Every layer's steps are cut into `snapshots` equal spans, and of each span every member keeps one state (snapshots.py):
 the last one, unless simulators that no batch uses say that it is worse than an earlier one; they are asked `CHECKS`
 times a layer. So snapshots are states of different steps, a member that diverges is kept from before, and V_hat comes
@@ -81,7 +85,8 @@ def fit(
     """
     if net.awaits_bound:
         net = net.with_estimate(pairwise_lipschitz(data.D, data.samples, net.problem.graph))
-    net.fit_scales(data.D)
+    net.fit_scales(torch.cat([*data.levels.values()]))
+    net.fit_readings(min(data.levels), max(data.levels))
     module = _BellmanFit(net, data, settings, seed, on_step, on_check, state)
     if module.start < module.total_steps:
         run_steps(module, range(module.start, module.total_steps), device_of(accelerator), logger, folder)
@@ -108,11 +113,12 @@ class _BellmanFit(LightningModule):
         self.on_step, self.on_check, self.state_file = on_step, on_check, state
         self.graph: StateGraph = net.problem.graph
         self.total_steps = settings.steps * self.graph.horizon
-        self.D, self.samples = data.D.float(), data.samples
-        count = self.D.shape[0]
-        held_out = int(settings.held_out * count)
+        self.count, self.num_levels, self.samples = len(data.D), len(data.levels), data.samples
+        self.D = torch.cat([D.float() for D in data.levels.values()])  # rows: L levels of B simulators each
+        self.scarcity = net.scarcity(torch.tensor([*data.levels])).repeat_interleave(self.count)
+        count, held_out = self.count, int(settings.held_out * self.count)
         self.batched = count - (held_out if held_out > 1 else 0)  # simulators in batches: the first ones
-        self.V_hat = self.D.new_zeros(net.size, count, self.graph.num_states)
+        self.V_hat = self.D.new_zeros(net.size, len(self.D), self.graph.num_states)
         self.weight = self.D.new_ones(net.size, count)
         if settings.bootstrap:  # Bayesian bootstrap over simulators
             uniform = torch.rand(net.size, count, generator=seed.child("bootstrap").generator(), dtype=torch.float32)
@@ -139,7 +145,7 @@ class _BellmanFit(LightningModule):
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_fit_start(self) -> None:
-        for name in ("V_hat", "weight", "summary"):
+        for name in ("V_hat", "weight", "summary", "scarcity"):
             setattr(self, name, getattr(self, name).to(self.device))
         self.snapshots.load(self.snapshots.tensors(), self.device)
 
@@ -147,10 +153,10 @@ class _BellmanFit(LightningModule):
         layer = self.graph.horizon - 1 - int(number) // self.settings.steps
         if layer < self.layer:
             self._enter(layer)
-        b, x, actions, local, target = self._batch(int(number))
+        rows, x, actions, local, target = self._batch(int(number))
         with self.seed.child("noise", int(number)).as_global(self.device):  # of Dropout and the like in users' modules
-            q = self.net.raw_q(layer, self.summary[b], local, x)
-        loss = (_errors(q, actions, target).mean(-1) * self.weight[:, b]).mean(-1)  # [F]
+            q = self.net.raw_q(layer, self.summary[rows], local, x, self.scarcity[rows])
+        loss = (_errors(q, actions, target).mean(-1) * self.weight[:, rows % self.count]).mean(-1)  # [F]
         if self.logger is not None:
             self.log_dict({"train/bellman_risk": loss.mean().detach(), "train/layer": float(layer)})
         return loss.sum()
@@ -158,7 +164,7 @@ class _BellmanFit(LightningModule):
     def on_train_batch_end(self, outputs, batch: int, batch_idx: int) -> None:
         done, steps = int(batch) + 1, self.settings.steps
         within = (done - 1) % steps + 1
-        if within in self.snapshots.ends or self.batched < len(self.D) and within % max(1, steps // CHECKS) == 0:
+        if within in self.snapshots.ends or self.batched < self.count and within % max(1, steps // CHECKS) == 0:
             self._check(done, within)
         if within == steps:
             self._leave()
@@ -176,21 +182,24 @@ class _BellmanFit(LightningModule):
         self.layer = layer
         states = self.graph.states_of(layer)
         x = torch.stack([self.samples[s].x for s in states], 1)  # [B, S, n, d]
-        self.features = self.net.local(self.D, layer, x.flatten(1, 2))  # on the CPU, where the density grid is
+        places = x.flatten(1, 2).repeat(self.num_levels, 1, 1)
+        self.features = self.net.local(self.D, layer, places)  # on the CPU, where the density grid is
         self.x = x.to(self.device)
         self.actions = torch.stack([self.samples[s].actions for s in states], 1).to(self.device)
         reward = torch.stack([self.samples[s].rewards for s in states], 1).float().to(self.device)
-        self.features = self.features.unflatten(1, x.shape[1:3]).to(self.device)  # [B, S, n, S]
-        self.target = reward.expand(self.net.size, *reward.shape)  # [F, B, S, n]
+        self.features = self.features.unflatten(1, x.shape[1:3]).to(self.device)  # [L B, S, n, S]
+        reward, actions = (t.repeat(self.num_levels, 1, 1) for t in (reward, self.actions))
+        self.target = reward.expand(self.net.size, *reward.shape)  # [F, L B, S, n]
         if layer + 1 < self.graph.horizon:
             following = self.graph.next_state[states].to(self.device)  # [S, A]
-            V_next = self.V_hat[:, :, following]  # [F, B, S, A]
-            self.target = reward + V_next.gather(-1, self.actions.expand(self.net.size, *self.actions.shape))
+            V_next = self.V_hat[:, :, following]  # [F, L B, S, A]
+            self.target = reward + V_next.gather(-1, actions.expand(self.net.size, *actions.shape))
 
     @torch.no_grad()
     def _check(self, done: int, within: int) -> None:
         """Shows the members' states, and their risks on the simulators held out, to the snapshots."""
-        risks = torch.cat([_errors(q, *rest).mean(2) for q, *rest in self._held_out()], 1)  # [F, b]
+        risks = torch.cat([_errors(q, *rest).mean(2) for q, *rest in self._held_out()], 1)  # [F, L b]
+        risks = risks.unflatten(1, (self.num_levels, -1)).mean(1)  # levels of one simulator are no further ones
         self.snapshots.look(within, self._of_layer(), risks)
         row = torch.cat([risks.new_tensor([done]), risks.mean(1)]).double().cpu()
         self.checked = torch.cat([self.checked, row[None]])
@@ -202,9 +211,9 @@ class _BellmanFit(LightningModule):
         for name, value in self._of_layer().items():
             value.copy_(self.snapshots.kept[-1][name])
         states, n = self.x.shape[1:3]
-        for b in torch.arange(len(self.D)).split(32):
-            value = self._q(b).amax(-1).clamp(0, 1).unflatten(2, (states, n)).mean(-1)
-            self.V_hat[:, b[:, None], self.graph.states_of(self.layer)] = value
+        for rows in torch.arange(len(self.D)).split(32):
+            value = self._q(rows).amax(-1).clamp(0, 1).unflatten(2, (states, n)).mean(-1)
+            self.V_hat[:, rows[:, None], self.graph.states_of(self.layer)] = value
 
     def _of_layer(self) -> dict[str, Tensor]:
         """The weights of the layer in training, by name, members first; views, not copies."""
@@ -212,18 +221,24 @@ class _BellmanFit(LightningModule):
 
     # -- samples -----------------------------------------------------------------------------------------------------
 
-    def _q(self, b: Tensor) -> Tensor:
-        """f on all samples of these simulators: [F, b, S n, A]."""
-        return self.net.raw_q(self.layer, self.summary[b], self.features[b].flatten(1, 2), self.x[b].flatten(1, 2))
+    def _q(self, rows: Tensor) -> Tensor:
+        """f on all samples of these rows: [F, rows, S n, A]."""
+        x, local = self.x[rows % self.count].flatten(1, 2), self.features[rows].flatten(1, 2)
+        return self.net.raw_q(self.layer, self.summary[rows], local, x, self.scarcity[rows])
 
     def _held_out(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """(q, actions, target) of the simulators that tell which state is kept, a few at a time."""
-        first = self.batched if self.batched < len(self.D) else 0  # of all where none is held out
-        for b in torch.arange(first, len(self.D)).split(32):
-            yield self._q(b), self.actions[b].flatten(1, 2), self.target[:, b].flatten(2, 3)
+        """(q, actions, target) of the simulators that tell which state is kept, level by level, a few at a time."""
+        first = self.batched if self.batched < self.count else 0  # of all where none is held out
+        rows = torch.arange(len(self.D)).view(self.num_levels, -1)[:, first:].flatten()
+        for part in rows.split(32):
+            actions = self.actions[part % self.count].flatten(1, 2)
+            yield self._q(part), actions, self.target[:, part].flatten(2, 3)
 
     def _batch(self, number: int) -> tuple[Tensor, ...]:
-        """Random simulators, and random samples of every state of the layer; a function of the step alone."""
+        """Random simulators, a random level of each, and random samples of every state of the layer.
+
+        A function of the step alone.
+        """
         generator = self.seed.child("batch", number).generator()
         _, states, n, _ = self.x.shape
         b = torch.randperm(self.batched, generator=generator)[: self.settings.batch_simulators]
@@ -233,10 +248,12 @@ class _BellmanFit(LightningModule):
             .topk(size, -1)
             .indices.to(self.device)
         )
-        rows = b.to(self.device)[:, None, None], torch.arange(states, device=self.device)[None, :, None], i
-        x, actions, local = self.x[rows], self.actions[rows], self.features[rows]
-        target = self.target[(slice(None), *rows)]
-        return b, x.flatten(1, 2), actions.flatten(1, 2), local.flatten(1, 2), target.flatten(2, 3)
+        rows = b + self.count * torch.randint(self.num_levels, b.shape, generator=generator)
+        state = torch.arange(states, device=self.device)[None, :, None]
+        of_b, of_row = ((k.to(self.device)[:, None, None], state, i) for k in (b, rows))
+        x, actions, local = self.x[of_b], self.actions[of_b], self.features[of_row]
+        target = self.target[(slice(None), *of_row)]
+        return rows, x.flatten(1, 2), actions.flatten(1, 2), local.flatten(1, 2), target.flatten(2, 3)
 
     # -- to disk and back --------------------------------------------------------------------------------------------
 
