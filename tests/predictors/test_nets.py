@@ -91,10 +91,11 @@ def test_gradient_reaches_every_parameter(name, where):
 
 @EVERY
 def test_a_network_is_told_how_many_readings_there_are(name, where):
-    """On a log scale, cut at what training saw; None means the most; networks without a first layer do not listen."""
+    """By the noise that they leave, cut at what training saw; None means the most; cones do not listen."""
     net, g = make_net(name, where, members=2, loud=3.0), seeded()
-    net.fit_readings(4, 64)
-    for readings_seen, expected in ((None, 0.0), (64, 0.0), (1000, 0.0), (16, 0.5), (4, 1.0), (1, 1.0)):
+    levels = {n: bumps(where, 5, g) for n in (64.0, 16.0, 4.0)}
+    net.fit_readings(levels)
+    for readings_seen, expected in ((None, 0.0), (64, 0.0), (1000, 0.0), (16, 1 / 3), (4, 1.0), (1, 1.0)):
         assert float(net.scarcity(readings_seen)) == pytest.approx(expected, abs=1e-6)
     D, x, steps = bumps(where, 2, g), readings(where, (2, 40), g), range(where.graph.horizon)
 
@@ -104,7 +105,7 @@ def test_a_network_is_told_how_many_readings_there_are(name, where):
     most, few = told(None), told(4)
     assert torch.equal(most, told(64)) and torch.equal(few, told(1))
     assert torch.equal(most, few) == name.startswith("cones")
-    net.fit_readings(9, 9)  # training saw one number only: nothing is known of others
+    net.fit_readings({9.0: levels[64.0]})  # training saw one number only: nothing is known of others
     assert torch.equal(told(3), most)
 
 

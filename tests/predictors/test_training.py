@@ -53,8 +53,8 @@ def weights(net):
 
 def slow_fit(net, data, settings, seed):
     """The same by loops over members, simulators, states and samples; one optimiser per layer."""
-    net.fit_scales(torch.cat([*data.levels.values()]))
-    net.fit_readings(min(data.levels), max(data.levels))
+    net.fit_scales(data.D)
+    net.fit_readings(data.levels)
     graph, D = net.problem.graph, torch.stack([*data.levels.values()])  # [L, B, xi, G]
     scarcity = [net.scarcity(readings) for readings in data.levels]
     count, n = len(data.D), data.samples[0].x.shape[1]
@@ -64,7 +64,8 @@ def slow_fit(net, data, settings, seed):
 
     def q(f, k, b, step, x):  # [A]
         one, x = D[k, b : b + 1].float(), x[None, None]
-        return net.raw_q(step, net.standardised(one), net.local(one, step, x), x, scarcity[k][None])[f, 0, 0]
+        c = scarcity[k][None]
+        return net.raw_q(step, net.standardised(one, c), net.local(one, step, x), x, c)[f, 0, 0]
 
     for entry, layer in enumerate(range(graph.horizon - 1, -1, -1)):
         optimiser = torch.optim.Adam(net.steps[layer].parameters())

@@ -5,8 +5,9 @@ Every architecture is made of a summary of D without parameters, an embedding le
     D -> summary -> embedding -> head(embedding, densities looked up at x, x) -> f(D, x, .)
     |f(D, x, a) - f(D', x, a)| <= C_L max |D - D'|          for every x and a
 
-A density of few readings is noisy, and what is best to believe of it depends on how few. So the head is also told
-`scarcity`, from 0 for the most readings that training saw to 1 for the fewest: a number that does not depend on D.
+A density of few readings is noisy, and what is best to believe of it depends on how few. So summaries are centred by
+what they are on average at so many readings, and the head is told `scarcity`, from 0 for the most readings that
+training saw to 1 for the fewest: numbers that do not depend on D.
 
 To add one, subclass `Net`, give it `summary` (1-Lipschitz statistics of D) and, if it learns more from
 them, `make_embedding`; `@register("name")` makes `net=name` work:
@@ -19,7 +20,7 @@ them, `make_embedding`; `@register("name")` makes `net=name` work:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -88,6 +89,7 @@ class Net(nn.Module):
             self.summary_size = self.summary(nothing).shape[-1]
         self.register_buffer("centre", self.height.new_zeros(self.summary_size))
         self.register_buffer("spread", self.height.new_ones(self.summary_size))
+        self.register_buffer("drift", self.height.new_zeros(self.summary_size))  # of the centre, with scarcity
         self.register_buffer("readings", self.height.new_ones(2))  # fewest and most per state that training saw
         self.steps = nn.ModuleList(
             self.make_step(states if self.looks_up else 0, generator) for states in problem.graph.states_per_layer
@@ -152,9 +154,18 @@ class Net(nn.Module):
             self.spread.copy_(spread.clamp(min=1e-2 * float(spread.max()) if len(spread) else 1.0))
         self.spread.clamp_(min=1e-12)
 
-    def fit_readings(self, fewest: float, most: float) -> None:
-        """Freezes between which numbers of readings per state a density was seen in training."""
-        self.readings.copy_(self.readings.new_tensor([fewest, most]))
+    @torch.no_grad()
+    def fit_readings(self, levels: Mapping[float, Tensor]) -> None:
+        """Freezes between which numbers of readings training saw densities, and what few of them do to summaries.
+
+        Args:
+            levels: readings per state -> densities [B, xi, G] of the same simulators; after `fit_scales` on the first.
+        """
+        self.readings.copy_(self.readings.new_tensor([min(levels), max(levels)]))
+        scarcity = self.scarcity(torch.tensor([*levels]))
+        means = torch.stack([self.summary(D.to(self.height.dtype)).mean(0) for D in levels.values()])  # [L, K]
+        drift = (scarcity[:, None] * (means - means[0])).sum(0) / scarcity.square().sum().clamp(min=1e-6)
+        self.drift.copy_(drift)
 
     def constants(self) -> Constants:
         """Lipschitz constants in D of the standardised summaries and of look-ups in units of the height."""
@@ -162,21 +173,22 @@ class Net(nn.Module):
 
     # -- PredictorGroup ----------------------------------------------------------------------------------------------
 
-    def standardised(self, D: Tensor) -> Tensor:
-        """The summaries that the networks see, [B, K]."""
-        return (self.summary(D) - self.centre) / self.spread
+    def standardised(self, D: Tensor, scarcity: Tensor | None = None) -> Tensor:
+        """The summaries that the networks see, [B, K], for densities of scarcity [B]; None for zeros."""
+        centre = self.centre if scarcity is None else self.centre + self.drift * scarcity[:, None]
+        return (self.summary(D) - centre) / self.spread
 
     def scarcity(self, readings: Tensor | float | None) -> Tensor:
-        """How few readings there are, on a log scale cut at what training saw: 0 for the most, 1 for the fewest.
+        """How noisy densities are, n^(-1/2) on a scale cut at what training saw: 0 for the most readings, 1 for fewest.
 
         Args:
-            readings: behind the density of a state, any shape; None for the most.
+            readings: n, behind the density of a state, any shape; None for the most.
         """
-        fewest, most = self.readings.log()
+        most, least = self.readings.rsqrt()  # noise
         if readings is None:
-            return torch.zeros_like(most)
-        seen = torch.as_tensor(readings, dtype=most.dtype, device=most.device).log().clamp(fewest, most)
-        return (most - seen) / (most - fewest).clamp(min=1e-6)
+            return torch.zeros_like(least)
+        noise = torch.as_tensor(readings, dtype=least.dtype, device=least.device).rsqrt().clamp(least, most)
+        return (noise - least) / (most - least).clamp(min=1e-6)
 
     def local(self, D: Tensor, step: int, x: Tensor) -> Tensor:
         """Densities of the step's states looked up at x [B, n, d], in units of the height: [B, n, S_h]."""
@@ -207,7 +219,8 @@ class Net(nn.Module):
         graph, grid = self.problem.graph, self.problem.grid
         check_shape("densities", D, (None, graph.num_states, grid.num_points), "another grid or another state graph")
         D = D.to(self.height.dtype)
-        summary, scarcity = self.standardised(D), self.scarcity(readings).expand(len(D))
+        scarcity = self.scarcity(readings).expand(len(D))
+        summary = self.standardised(D, scarcity)
         return Conditioned(D, tuple(net.prepare(summary, scarcity, self.constants()) for net in self.steps))
 
     @torch.no_grad()

@@ -85,8 +85,8 @@ def fit(
     """
     if net.awaits_bound:
         net = net.with_estimate(pairwise_lipschitz(data.D, data.samples, net.problem.graph))
-    net.fit_scales(torch.cat([*data.levels.values()]))
-    net.fit_readings(min(data.levels), max(data.levels))
+    net.fit_scales(data.D)
+    net.fit_readings(data.levels)
     module = _BellmanFit(net, data, settings, seed, on_step, on_check, state)
     if module.start < module.total_steps:
         run_steps(module, range(module.start, module.total_steps), device_of(accelerator), logger, folder)
@@ -123,7 +123,7 @@ class _BellmanFit(LightningModule):
         if settings.bootstrap:  # Bayesian bootstrap over simulators
             uniform = torch.rand(net.size, count, generator=seed.child("bootstrap").generator(), dtype=torch.float32)
             self.weight = -uniform.clamp(min=1e-12).log()
-        self.summary = net.standardised(self.D)
+        self.summary = net.standardised(self.D, self.scarcity)
         self.layer = self.graph.horizon  # the layer in training; none yet
         self.snapshots = Snapshots(settings.steps, settings.snapshots)
         self.checked = torch.zeros(0, 1 + net.size, dtype=torch.float64)  # steps done, held-out risks: what was told
