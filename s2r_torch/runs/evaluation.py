@@ -20,6 +20,7 @@ from s2r_torch.errors import GraphMismatchError
 from s2r_torch.families import exact
 from s2r_torch.families.contract import GroundTruth
 from s2r_torch.families.draws import Draws
+from s2r_torch.planner.looking import Looking
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
 
@@ -67,18 +68,6 @@ def value_deployed(meta_policy: MetaPolicy, D_real: Tensor, draws: Draws, n_roll
     value, optimal, kind = _values(draws, theta, simulators, act, n_rollouts, draws.seed.child("evaluate"))
     mean, low, high = _interval(value, optimal)
     return Worth(mean, low, high, float(optimal.mean()), kind, count)
-
-
-@dataclass(frozen=True)
-class Looking:
-    """What the deployed policies are worth after so many real-world episodes, on the same worlds."""
-
-    readings: tuple[int, ...]  # of every state
-    episodes: tuple[int, ...]  # along the cover, per world
-    value: tuple[float, ...]  # mean over worlds
-    low: tuple[float, ...]  # 95 % interval of the mean, from the paired gap to the optimum
-    high: tuple[float, ...]
-    optimal: float  # on these worlds; 1 where nobody knows it
 
 
 def value_of_looking(
