@@ -153,8 +153,14 @@ class PredictorGroup(Protocol):
 
     size: int  # number of members
 
-    def condition(self, D: Tensor) -> Any:
-        """Everything that depends on D [B, xi, G] alone, computed once and cached by the caller."""
+    def condition(self, D: Tensor, readings: float | None = None) -> Any:
+        """Everything that depends on D [B, xi, G] alone, computed once and cached by the caller.
+
+        Args:
+            D: the densities.
+            readings: how many readings are behind the density of a state, the geometric mean over states; None for as
+                many as the members were ever shown. They may tell a noisy density by it.
+        """
 
     def q(self, conditioned: Any, step: int, x: Tensor) -> Tensor:
         """f(D, x, a) in [0, 1] for every member, simulator, sample and action: x [B, n, d] -> [size, B, n, A]."""

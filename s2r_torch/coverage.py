@@ -122,6 +122,21 @@ def passages(graph: StateGraph, cover: tuple[Path, ...]) -> tuple[tuple[int, int
     return tuple((s, i) for i, states in enumerate(walked) for s in states if int(owner[s]) != i)
 
 
+def passes(graph: StateGraph, cover: tuple[Path, ...]) -> Tensor:
+    """How many paths of the cover pass each state: [xi] int64, so many readings has an episode along each of them."""
+    walked = graph.visited(torch.tensor(cover, dtype=torch.int64).reshape(len(cover), -1))
+    return torch.bincount(walked.flatten(), minlength=graph.num_states)
+
+
+def typical(readings: Tensor) -> float:
+    """The geometric mean over states of their numbers of readings [xi].
+
+    >>> round(typical(torch.tensor([30, 10, 10, 10])), 2)
+    13.16
+    """
+    return float(readings.double().log().mean().exp())
+
+
 def edges_of(graph: StateGraph) -> tuple[Edge, ...]:
     """All edges of the graph, in the order of its states."""
     successors = enumerate(graph.next_state.tolist())

@@ -3,6 +3,7 @@
 python scripts/plan.py                                   a table, and the figure plan.png
 python scripts/plan.py horizon=5 num_actions=4 epsilon=0.05 figure=runs/my_plan.png
 python scripts/plan.py json=true figure=null             JSON only
+python scripts/plan.py policy=checkpoints/grid.safetensors epsilon=0.02    how many real episodes does this policy need?
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from rich.console import Console
 
 from s2r_torch.planner.comparators import rival_sizes
 from s2r_torch.planner.curves import Curves, exact_crossings, log_range, real_world_curves
+from s2r_torch.planner.looking import Looking, looking_of
 from s2r_torch.planner.orders import crossings, leading_orders
 from s2r_torch.planner.schedules import Plan, Setting, loops, paper, sweep
 from s2r_torch.planner.settings import PlanSettings
 from s2r_torch.reports.help import settings_help
-from s2r_torch.reports.plan_tables import SPREADS, show, simulators_for
+from s2r_torch.reports.plan_tables import SPREADS, answer, show, simulators_for
 from s2r_torch.schema import build
 
 
@@ -35,15 +37,26 @@ def run(cfg: DictConfig, folder: Path, console: Console) -> None:
     setting, path = asked.setting, asked.figure
     plans = {plan.__name__: plan(setting, check_range=asked.check_range) for plan in (paper, loops, sweep)}
     curves = real_world_curves(setting, log_range(*asked.epsilon_range, asked.epsilon_points))
+    measured = None if asked.policy is None else measured_of(asked.policy)
     if path is not None:
         from s2r_torch.reports.plan_figure import draw  # matplotlib, for those who want the figure
 
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         draw(setting, curves).savefig(path, dpi=160)
     if asked.json:
-        print(json.dumps(as_data(setting, plans, curves, path), allow_nan=False))
+        data = as_data(setting, plans, curves, path) | {"looking": measured and asdict(measured)}
+        print(json.dumps(data, allow_nan=False))
     else:
         show(Console(), setting, plans, curves, path)
+        if asked.policy is not None:
+            Console().print(answer(asked.policy, measured, setting.epsilon), highlight=False, markup=False)
+
+
+def measured_of(policy: str) -> Looking | None:
+    """The curve of value against real episodes that a policy file holds."""
+    from s2r_torch.deployment.policy_file import read  # torch, for those who ask about a file
+
+    return looking_of(read(Path(policy).expanduser())[0]["notes"], policy)
 
 
 def as_data(setting: Setting, plans: dict[str, Plan], curves: Curves, path: str | None) -> dict:

@@ -278,5 +278,5 @@ def deploy(cover, *, state_of, num_states, draw, estimate):
     for actions in cover:
         x = draw(actions)
         for h in range(len(x)):
-            samples.setdefault(state_of(actions[:h]), x[h])  # of the first sequence through the state
+            samples.setdefault(state_of(actions[:h]), []).extend(x[h])  # of every sequence through the state
     return [estimate(samples[s]) for s in range(num_states)]

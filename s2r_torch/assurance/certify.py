@@ -27,10 +27,10 @@ from scipy.special import bdtrc
 from torch import Tensor
 
 from s2r_torch.assurance import confidence
-from s2r_torch.assurance.rehearsal import Rehearsal
+from s2r_torch.assurance.rehearsal import Rehearsal, passed_again
 from s2r_torch.base import check_shape
 from s2r_torch.deployment.certificate import Certificate, Gap, Refusals
-from s2r_torch.deployment.likeness import REFUSE, Sight
+from s2r_torch.deployment.likeness import REFUSE
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Guard
 from s2r_torch.learning.estimator import estimate_densities
@@ -156,8 +156,7 @@ def _refused(meta_policy: MetaPolicy, rehearsal: Rehearsal) -> Tensor:
     """[M] bool: in which simulators `deploy` would refuse to act."""
     if meta_policy.reference is None:
         return torch.zeros(len(rehearsal.D_hat), dtype=torch.bool)
-    sight = Sight.of(rehearsal.D_hat, rehearsal.again, rehearsal.passages, meta_policy.problem.grid)
-    return meta_policy.reference.refuses(sight, rehearsal.passages)
+    return meta_policy.reference.refuses(rehearsal.sight, passed_again(meta_policy))
 
 
 def _refusals(meta_policy: MetaPolicy) -> Refusals | None:

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from s2r_torch.coverage import passages
-from s2r_torch.deployment.deploy import collect, densities_again
+from s2r_torch.deployment.collection import Collection
+from s2r_torch.deployment.deploy import collect, densities_apart
 from s2r_torch.deployment.likeness import Population, Reference, Sight
-from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.deployment.policy import MetaPolicy, Policy
+from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.episodes import Guard, Rollouts, rollout
 from s2r_torch.rng import Seed
 
@@ -25,8 +27,7 @@ class Rehearsal:
     """M simulators after the deploy procedure: each looked at, conditioned on, then acted in."""
 
     D_hat: Tensor  # [M, xi, G] as Deploy estimates them
-    again: Tensor  # [M, v, G] densities of states that were passed again
-    passages: tuple[int, ...]  # [v] those states
+    sight: Sight  # what they are compared with other worlds by
     rollouts: Rollouts  # [M, k, H, ...] episodes of the conditioned policy
 
     @property
@@ -41,9 +42,11 @@ def rehearse(meta_policy: MetaPolicy, simulators: Guard, n_rollouts: int, seed: 
     Cost:
         w n_real + n_rollouts episodes per simulator.
     """
-    D_hat, again = _seen(meta_policy, simulators, seed.child("look"))
-    act = meta_policy.condition(D_hat).act
-    return Rehearsal(D_hat, again, passed_again(meta_policy), rollout(simulators, act, n_rollouts, seed.child("act")))
+    recording = collect(meta_policy, _AsWorlds(simulators, seed.child("look")))
+    samples = recording.samples(meta_policy.problem.graph, meta_policy.readings)
+    D_hat = meta_policy.densities(samples, _named(simulators))
+    act, sight = meta_policy.condition(D_hat).act, _sight(meta_policy, simulators, recording)
+    return Rehearsal(D_hat, sight, rollout(simulators, act, n_rollouts, seed.child("act")))
 
 
 def look(meta_policy: MetaPolicy, simulators: Guard, seed: Seed) -> Sight:
@@ -52,14 +55,14 @@ def look(meta_policy: MetaPolicy, simulators: Guard, seed: Seed) -> Sight:
     Cost:
         w n_real episodes per simulator. Memory does not grow with M, but for M numbers per state and passage.
     """
-    problem, states = meta_policy.problem, passed_again(meta_policy)
-    densities = (problem.graph.num_states + len(states)) * problem.grid.num_points
+    problem = meta_policy.problem
+    densities = (problem.graph.num_states + len(passed_again(meta_policy))) * problem.grid.num_points
     readings = len(meta_policy.cover) * meta_policy.n_real * problem.spec.horizon * problem.spec.obs_dim
     at_once = max(1, MOST_NUMBERS // (densities + readings))
     parts = []
     for start in range(0, len(simulators), at_once):
         part = simulators.select(range(start, min(start + at_once, len(simulators))))
-        parts.append(Sight.of(*_seen(meta_policy, part, seed.child("look")), states, problem.grid))
+        parts.append(_sight(meta_policy, part, collect(meta_policy, _AsWorlds(part, seed.child("look")))))
     return Sight.joined(parts)
 
 
@@ -85,17 +88,19 @@ def passed_again(meta_policy: MetaPolicy) -> tuple[int, ...]:
     return tuple(s for s, _ in passages(meta_policy.problem.graph, meta_policy.cover))
 
 
-def densities_after(meta_policy: MetaPolicy, simulators: Guard, n: int, seed: Seed) -> Tensor:
-    """D_hat [M, xi, G] that Deploy would estimate in M simulators if it were given n readings of every state."""
-    seen = collect(replace(meta_policy, n_real=n), _AsWorlds(simulators, seed.child("look", n)))
-    return meta_policy.densities(seen.observations, _named(simulators))
+def policy_after(meta_policy: MetaPolicy, simulators: Guard, n: int, seed: Seed) -> Policy:
+    """What Deploy would act by in M simulators if it were given n episodes along every sequence of the cover."""
+    given = replace(meta_policy, n_real=n)
+    recording = collect(given, _AsWorlds(simulators, seed.child("look", n)))
+    return given.condition_on(recording, _named(simulators))
 
 
-def _seen(meta_policy: MetaPolicy, simulators: Guard, seed: Seed) -> tuple[Tensor, Tensor]:
-    """D_hat [M, xi, G] as Deploy estimates them, and densities [M, v, G] of the states that are passed again."""
-    seen = collect(meta_policy, _AsWorlds(simulators, seed))
-    D_hat = meta_policy.densities(seen.observations, _named(simulators))
-    return D_hat, densities_again(meta_policy, seen, D_hat, _named(simulators))
+def _sight(meta_policy: MetaPolicy, simulators: Guard, recording: Recording) -> Sight:
+    """What the comparison with simulators makes of episodes along the cover."""
+    problem, cover = meta_policy.problem, meta_policy.cover
+    seen = Collection.of(recording, problem.graph, cover, meta_policy.n_real)
+    apart = densities_apart(meta_policy, seen, _named(simulators))
+    return Sight.of(*apart, passed_again(meta_policy), problem.grid)
 
 
 def _named(simulators: Guard) -> list[str]:

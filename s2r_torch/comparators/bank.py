@@ -43,8 +43,8 @@ class Bank:
         bank = cast(PredictorGroup, Bank(group, D, pairs))  # but for `recipe` and its like: nobody saves a bank
         return Ensemble(problem, (bank,))
 
-    def condition(self, D: Tensor) -> object:
-        """Ignores D [B, ...]: the densities are the bank's own."""
+    def condition(self, D: Tensor, readings: float | None = None) -> object:
+        """Ignores both: the densities are the bank's own, of as many readings as F was trained on."""
         return self._group.condition(self._D)
 
     def q(self, conditioned: object, step: int, x: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ from s2r_torch.comparators.contract import (
 )
 from s2r_torch.comparators.identification import readings_of_states
 from s2r_torch.comparators.policies import each
+from s2r_torch.coverage import typical
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Act, Guard, Ledger, rollout
 from s2r_torch.learning.calibration import bellman_table
@@ -87,7 +88,6 @@ class Racing:
         seed, cover = worlds.seed.child("few_rewards", self.n), self.policy.cover
         looked = worlds.walk(tuple((*path, 0) for path in cover), self.looks, seed.child("look"), UNLABELLED)
         readings = readings_of_states(self.policy.problem.graph, looked.x, looked.actions[0])
-        readings = [x[:, : self.looks] for x in readings]  # as Deploy does
         D_real = self.policy.densities(readings)
         acts, ledger = [], Ledger()
         for w in range(len(worlds)):
@@ -102,10 +102,11 @@ class Racing:
         distance = (self.D - D_real).abs().amax((1, 2))
         votes = Counter(self.chosen[distance.argsort()[: self.near]].tolist())
         layer = self.policy.problem.graph.layer.tolist()
+        many = typical(torch.tensor([len(x) for x in readings]))
         kept: list[Act] = []
         taken: list[Tensor] = []
         for member in (0, *(member for member, _ in votes.most_common())):
-            act = self.ensemble.subset([member]).evaluator(D_real[None]).policy_of(0)
+            act = self.ensemble.subset([member]).evaluator(D_real[None], many).policy_of(0)
             actions = torch.cat([act(step, x[None])[0] for step, x in zip(layer, readings, strict=True)])
             if all(float((actions == other).double().mean()) < ALIKE for other in taken):
                 kept.append(act)
@@ -122,7 +123,8 @@ class FewRewards(Settings):
 
     Args:
         n: rewarded episodes at most, its one knob.
-        looks: readings of every state before that, without reward; None for the policy's own n_real.
+        looks: episodes along every sequence of the path cover before that, without reward; None for the policy's own
+            n_real.
         near: simulators whose preferences count, those of the most similar densities.
         most: candidates at most.
         delta: probability that the best one is dropped.

@@ -107,7 +107,8 @@ class Identifying:
         seed = worlds.seed.child("identification", self.n, "probe")
         D = estimate_densities(simulators, graph, self.policy.estimator, self.probes, seed)
         probed = graph.num_states * self.probes * len(theta)
-        return Attempt(self.policy.condition(D).act, unlabelled=cost, simulator=probed)
+        act = self.policy.condition(D, torch.full((graph.num_states,), self.probes)).act
+        return Attempt(act, unlabelled=cost, simulator=probed)
 
 
 def readings_of_states(graph: StateGraph, x: Tensor, actions: Tensor) -> list[Tensor]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from s2r_torch.assurance.rehearsal import densities_after
+from s2r_torch.assurance.rehearsal import policy_after
 from s2r_torch.comparators.contract import UNLABELLED, Access, Attempt, Known, Worlds, register_comparator
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.schema import Settings, Size
@@ -12,16 +12,15 @@ from s2r_torch.schema import Settings, Size
 
 @dataclass(frozen=True, eq=False)
 class Deploying:
-    """Deploy (Algorithm 7) with n readings of every state."""
+    """Deploy (Algorithm 7) with n episodes along every sequence of the path cover."""
 
     policy: MetaPolicy
     n: int
 
     def attempt(self, worlds: Worlds) -> Attempt:
         """Cost: w n episodes per world."""
-        seed = worlds.seed.child("ours")
-        D_real = densities_after(replace(self.policy, n_real=self.n), worlds.guard(UNLABELLED), self.n, seed)
-        return Attempt(self.policy.condition(D_real).act, unlabelled=len(self.policy.cover) * self.n)
+        policy = policy_after(self.policy, worlds.guard(UNLABELLED), self.n, worlds.seed.child("ours"))
+        return Attempt(policy.act, unlabelled=len(self.policy.cover) * self.n)
 
 
 @register_comparator("ours")
@@ -30,7 +29,7 @@ class Ours(Settings):
     """Sim2Real (Algorithm 1), then Deploy (Algorithm 7).
 
     Args:
-        n: readings of every state; None for the policy's own n_real.
+        n: episodes along every sequence of the path cover; None for the policy's own n_real.
     """
 
     n: Size | None = None

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from s2r_torch.base import Path as Actions
 from s2r_torch.base import StateGraph, UnlabelledWorld
-from s2r_torch.coverage import assigned, episode_plan, passages
+from s2r_torch.coverage import assigned, episode_plan, passages, passes
 from s2r_torch.deployment.recording.episodes import Recording
 
 Plan = tuple[tuple[Actions, int], ...]  # action sequences, and how many episodes of each
@@ -60,19 +60,19 @@ class Collection:
 
 
 def missing_episodes(recording: Recording, graph: StateGraph, cover: tuple[Actions, ...], n: int) -> Plan:
-    """Episodes after which every state has n readings.
+    """Episodes after which every state has the readings that n along every sequence of the cover show.
 
     Where all episodes so far follow the cover, what is missing of n along each of its sequences; otherwise the fewest
     episodes that will do (theory.md 3.1, last line).
     """
-    counts = recording.counts(graph)
-    if bool((counts >= n).all()):
+    counts, wanted = recording.counts(graph), n * passes(graph, cover)
+    if bool((counts >= wanted).all()):
         return ()
     along = torch.stack([recording.follows(path) for path in cover])  # [w, N]
     if bool(along.any(0)[recording.length == graph.horizon].all()):
         left = ((path, n - int(whole.sum())) for path, whole in zip(cover, along, strict=True))
         return tuple((path, count) for path, count in left if count > 0)
-    return episode_plan(graph, (n - counts).clamp(min=0))
+    return episode_plan(graph, (wanted - counts).clamp(min=0))
 
 
 class Collector:

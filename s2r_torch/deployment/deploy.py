@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import Path, UnlabelledWorld, after, spelt
-from s2r_torch.coverage import passages
+from s2r_torch.coverage import passages, passes
 from s2r_torch.defaults import plain_torch
 from s2r_torch.deployment.collection import Collection, Collector, missing_episodes
 from s2r_torch.deployment.edges import NO_CHECK, EdgeCheck, EdgeChecker
@@ -40,7 +40,7 @@ class Deployment:
     D_real: Tensor  # [xi, G]
     episodes: int  # real episodes that were looked at, earlier ones included
     used: Tensor  # [xi] readings that each state's density was estimated from
-    n_real: int  # readings of every state that the policy was made for
+    wanted: Tensor  # [xi] readings of each that the policy was made for
     likeness: Likeness  # is this world like the simulators?
     looks: tuple[Look, ...] = ()  # of a sequential deployment
     findings: tuple[Finding, ...] = ()  # what the readings say of how they were taken
@@ -51,9 +51,10 @@ class Deployment:
     def as_trained(self) -> bool:
         """Whether D_real has the law that certificates and comparisons with simulators assume.
 
-        That is n_real readings of every state, a number that was fixed before any was seen.
+        That is as many readings of every state as n_real episodes along each sequence of the cover show, numbers that
+        were fixed before any was seen.
         """
-        return not self.looks and not self.looked_before and bool((self.used == self.n_real).all())
+        return not self.looks and not self.looked_before and bool((self.used == self.wanted).all())
 
     @property
     def notices(self) -> list[str]:
@@ -61,24 +62,26 @@ class Deployment:
         return [finding.text for finding in self.findings] + self._notices_of_number()
 
     def _notices_of_number(self) -> list[str]:
-        least, most = int(self.used.min()), int(self.used.max())
+        short, more = self.used < self.wanted, self.used > self.wanted
         if self.looks:
-            return [_sequential_notice(self.looks, self.n_real)]
+            return [_sequential_notice(self.looks, int(self.wanted.min()))]
         if self.looked_before:
             return [
                 "these episodes were looked at sequentially before, so that their number may depend on what was seen: "
                 "the certificate does not cover this"
             ]
-        if least < self.n_real:
+        if bool(short.any()):
+            worst = int((self.used / self.wanted).argmin())
+            noise = math.sqrt(int(self.wanted[worst]) / int(self.used[worst]))
             return [
-                f"{int((self.used < self.n_real).sum())} of {len(self.used)} states have fewer than the {self.n_real} "
-                f"readings that the policy was made for, at least {least}: there the density's noise is up to "
-                f"{math.sqrt(self.n_real / least):.1f} times as large, and no certificate holds"
+                f"{int(short.sum())} of {len(self.used)} states have fewer readings than the policy was made for, one "
+                f"{int(self.used[worst])} instead of {int(self.wanted[worst])}: there the density's noise is "
+                f"{noise:.1f} times as large, and no certificate holds"
             ]
-        if most > self.n_real:
+        if bool(more.any()):
             return [
-                f"up to {most} readings per state instead of {self.n_real}: less noise, but not the deployment that "
-                "was certified"
+                f"up to {int(self.used.max())} readings per state instead of {span(self.wanted)}: less noise, but "
+                "not the deployment that was certified"
             ]
         return []
 
@@ -117,8 +120,8 @@ def deploy(
         UnlikeSimulatorsError: the verdict on this world is `refused`.
 
     Paper deviation:
-        Episodes follow a path cover: w n_real of them instead of n_dist H S A, with n_real observations per state
-        (theory.md 3.1, 3.3).
+        Episodes follow a path cover: w n_real of them instead of n_dist H S A, with n_real observations per state and
+        sequence that passes it, all of which are used (theory.md 3.1, 3.3).
 
     Cost:
         w n_real real-world episodes, fewer with `recording` or `stopping`; at most as many again with check=auto.
@@ -128,7 +131,7 @@ def deploy(
     guarded = GuardedWorld(world, Ledger() if ledger is None else ledger, time_limit=time_limit)
     collector = Collector(guarded, graph, meta_policy.cover, recording, keep, off_grid_watch(meta_policy))
     edges = EdgeChecker(check, collector.walk)
-    return _condition(meta_policy, collector.until, meta_policy.n_real, stopping, refuse, edges)
+    return _condition(meta_policy, collector.until, False, stopping, refuse, edges)
 
 
 @plain_torch()
@@ -144,15 +147,15 @@ def deploy_recorded(
 ) -> Deployment:
     """Conditions the policy on episodes that were logged before.
 
-    The first n_real readings of every state are used, whatever sequences they come from: they are independent draws
-    of the state's law, as in `deploy`, so D_real has the same law, too (recording/episodes.py).
+    As many readings of every state are used as `deploy` takes, the first ones, whatever sequences they come from: they
+    are independent draws of the state's law, as in `deploy`, so D_real has the same law, too (recording/episodes.py).
 
     Args:
         meta_policy: a trained meta-policy.
         recording: the episodes.
         minimum: readings that every state must have, at least 2; None for a quarter of n_real, which doubles the noise
             of its density.
-        every_reading: use those beyond n_real, too.
+        every_reading: use those beyond that, too.
         stopping: look at the first readings, and end as soon as they are enough.
         refuse: as in `deploy`.
         check: as in `deploy`; edges that no episode has walked are told.
@@ -171,8 +174,7 @@ def deploy_recorded(
         require_readings(meta_policy, recording, n if stopping else min(least, n))
         return recording
 
-    most = len(recording) if every_reading else n_real
-    return _condition(meta_policy, until, most, stopping, refuse, EdgeChecker(check))
+    return _condition(meta_policy, until, every_reading, stopping, refuse, EdgeChecker(check))
 
 
 def require_readings(meta_policy: MetaPolicy, recording: Recording, n: int) -> None:
@@ -243,14 +245,13 @@ def off_grid_watch(meta_policy: MetaPolicy) -> Callable[[int, Tensor], None]:
     return check
 
 
-def collect(meta_policy: MetaPolicy, world: UnlabelledWorld) -> Collection:
-    """Walks the cover, n_real episodes a sequence: n_real observations of every state."""
-    graph, cover, n_real = meta_policy.problem.graph, meta_policy.cover, meta_policy.n_real
-    return Collection.of(Collector(world, graph, cover).until(n_real), graph, cover, n_real)
+def collect(meta_policy: MetaPolicy, world: UnlabelledWorld) -> Recording:
+    """Walks the cover, n_real episodes a sequence."""
+    return Collector(world, meta_policy.problem.graph, meta_policy.cover).until(meta_policy.n_real)
 
 
-def likeness_of(meta_policy: MetaPolicy, seen: Collection, D_real: Tensor) -> Likeness:
-    """Whether a world with densities D_real [xi, G] is like the simulators."""
+def likeness_of(meta_policy: MetaPolicy, seen: Collection) -> Likeness:
+    """Whether a world that showed this is like the simulators; of every place n_real readings are compared, no more."""
     if meta_policy.reference is None:
         return untested("the policy was saved without scores of fresh simulators to compare a world with")
     if any(x.shape[-2] != meta_policy.n_real for x in seen.observations):
@@ -259,21 +260,22 @@ def likeness_of(meta_policy: MetaPolicy, seen: Collection, D_real: Tensor) -> Li
         return untested("too few readings of states that were reached in a second way")
     problem = meta_policy.problem
     states = [s for s, _ in passages(problem.graph, meta_policy.cover)]
-    return meta_policy.reference.judge(D_real, densities_again(meta_policy, seen, D_real), states, problem)
+    return meta_policy.reference.judge(*densities_apart(meta_policy, seen), states, problem)
 
 
-def densities_again(meta_policy: MetaPolicy, seen: Collection, D: Tensor, worlds: Sequence[str] = ()) -> Tensor:
-    """Densities [..., v, G] of the states that were passed again; D [..., xi, G] gives the leading sizes."""
+def densities_apart(meta_policy: MetaPolicy, seen: Collection, worlds: Sequence[str] = ()) -> tuple[Tensor, Tensor]:
+    """Densities [..., xi, G] of every state, and [..., v, G] of those that were passed again, from other readings."""
     graph, cover = meta_policy.problem.graph, meta_policy.cover
+    first = meta_policy.densities(seen.observations, worlds)
     paths = [cover[i][: int(graph.layer[s])] for s, i in passages(graph, cover)]
     again = [meta_policy.density(path, x, worlds) for path, x in zip(paths, seen.again, strict=True)]
-    return torch.stack(again, -2) if again else D.new_zeros(*D.shape[:-2], 0, D.shape[-1])
+    return first, torch.stack(again, -2) if again else first[..., :0, :]
 
 
 def _condition(
     meta_policy: MetaPolicy,
     until: Callable[[int], Recording],
-    most: int,
+    every_reading: bool,
     stopping: Stopping | None,
     refuse: bool,
     check_edges: EdgeChecker,
@@ -282,8 +284,8 @@ def _condition(
 
     Args:
         meta_policy: what is deployed.
-        until: gives a recording with n readings of every state.
-        most: readings of a state that are used, unless it is enough before.
+        until: gives a recording with n readings of every state, and sequence that passes it.
+        every_reading: whether all readings are used, unless it is enough before.
         stopping: when it is enough; None at n_real.
         refuse: whether a verdict `refused` is an error.
         check_edges: what is done about edges that the cover leaves out.
@@ -291,22 +293,24 @@ def _condition(
     graph, cover, n_real, looks = meta_policy.problem.graph, meta_policy.cover, meta_policy.n_real, []
     for n in stopping.schedule(n_real) if stopping else [n_real]:
         recording = until(n)
-        seen = Collection.of(recording, graph, cover, n if n < n_real else most)
+        every = every_reading and n >= n_real
+        seen = Collection.of(recording, graph, cover, len(recording) if every else n)
+        samples = recording.samples(graph, None if every else n * passes(graph, cover))
         if stopping and n < n_real:
-            looks.append(look(meta_policy, seen.observations, stopping))
+            looks.append(look(meta_policy, n, samples, stopping))
             if looks[-1].enough:
                 break
     findings = examine(recording, graph, meta_policy.estimator, meta_policy.problem.spec.obs_names)
-    D_real = meta_policy.densities(seen.observations)
-    likeness = _doubted(likeness_of(meta_policy, seen, D_real), findings)
+    D_real = meta_policy.densities(samples)
+    likeness = _doubted(likeness_of(meta_policy, seen), findings)
     if refuse and likeness.verdict == REFUSED:
         raise UnlikeSimulatorsError(
             expected="a world like the simulators",
             got="; ".join([str(likeness), *(finding.text for finding in findings)]),
             cause="another machine, swapped axes, other units, a stuck sensor, or theta outside the prior",
         )
-    used = torch.tensor([len(x) for x in seen.observations])
-    policy = meta_policy.condition(D_real)
+    used = torch.tensor([len(x) for x in samples])
+    policy = meta_policy.condition(D_real, used)
     edges, recording = check_edges(meta_policy, policy, seen, recording)
     if refuse and edges.verdict == REFUSED:
         raise UnlikeSimulatorsError(
@@ -314,7 +318,8 @@ def _condition(
             got=str(edges),
             cause="dynamics that differ from the simulators': a wall, a slip, an action that does something else",
         )
-    return Deployment(policy, D_real, len(recording), used, n_real, likeness, tuple(looks), findings, edges=edges)
+    wanted = meta_policy.readings
+    return Deployment(policy, D_real, len(recording), used, wanted, likeness, tuple(looks), findings, edges=edges)
 
 
 def _doubted(likeness: Likeness, findings: tuple[Finding, ...]) -> Likeness:
@@ -336,6 +341,12 @@ def _sequential_notice(looks: tuple[Look, ...], n_real: int) -> str:
         f"looked at all {n_real} readings per state: at {last.n}, an action could still have lost {last.loss:.3g}; "
         "the certificate does not cover a deployment that might have stopped before"
     )
+
+
+def span(numbers: Tensor) -> str:
+    """The least and the largest in words: "20 to 60", or "20"."""
+    low, high = int(numbers.min()), int(numbers.max())
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def _listed(items: list[str], most: int = 6) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import Path, after, check_shape
+from s2r_torch.coverage import passes, typical
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.samples import by_name
@@ -33,7 +34,8 @@ class MetaPolicy:
         chosen: which of them acts, an index into `ensemble`.
         estimator: kernel, bandwidth and grid that densities must be estimated with.
         cover: action sequences that visit every state.
-        n_real: observations per state that a world is asked for.
+        n_real: episodes along every sequence of the cover that a world is asked for; every state has at least so many
+            readings, and one that several sequences pass has more.
         reference: what a world is compared with before anybody acts in it; None leaves worlds untested.
 
     Raises:
@@ -59,9 +61,20 @@ class MetaPolicy:
     def problem(self) -> Problem:
         return self.ensemble.problem
 
+    @property
+    def readings(self) -> Tensor:
+        """How many readings of every state Deploy estimates its density from, `[xi]`."""
+        return self.n_real * passes(self.problem.graph, self.cover)
+
     @plain_torch()
-    def condition(self, D_hat: Tensor) -> Policy:
-        """The policy for one world's densities [xi, G], or for B worlds' [B, xi, G]."""
+    def condition(self, D_hat: Tensor, readings: Tensor | None = None) -> Policy:
+        """The policy for one world's densities.
+
+        Args:
+            D_hat: `[xi, G]`, or `[B, xi, G]` of B worlds.
+            readings: `[xi]` how many each state's density was estimated from; None for as many as Deploy takes.
+        """
+        many = typical(self.readings if readings is None else readings)
         one = D_hat.ndim == 2
         expected = (self.problem.graph.num_states, self.problem.grid.num_points)
         check_shape("densities", D_hat, expected if one else (None, *expected), "another grid, or another state graph")
@@ -69,10 +82,10 @@ class MetaPolicy:
             raise ObservationError(expected="finite densities", got="NaN or inf", cause="a damaged estimate")
         acting = self.ensemble.subset([self.chosen])
         if not one:
-            evaluator = acting.evaluator(D_hat)
+            evaluator = acting.evaluator(D_hat, many)
             self._require_values(partial(evaluator.q_of, 0), (len(D_hat),))
             return Policy(partial(evaluator.q_of, 0), self.problem, len(D_hat))
-        alone = actor(acting.groups[0], D_hat, self.problem.graph)
+        alone = actor(acting.groups[0], D_hat, self.problem.graph, many)
         self._require_values(alone.q, ())
         return Policy(alone.q, self.problem, None, alone)
 
@@ -89,16 +102,18 @@ class MetaPolicy:
                 )
 
     @plain_torch()
-    def condition_on(self, observations: Sequence[Tensor] | Recording) -> Policy:
+    def condition_on(self, observations: Sequence[Tensor] | Recording, worlds: Sequence[str] = ()) -> Policy:
         """The policy for a world's observations.
 
         Args:
-            observations: one tensor [n_s, d] per state, in the graph's order; or recorded episodes, of which the first
-                n_real readings of every state are used.
+            observations: one tensor [n_s, d] per state, in the graph's order; or recorded episodes, of which as many
+                readings of every state are used as Deploy takes, the first ones.
+            worlds: as in `densities`.
         """
         if isinstance(observations, Recording):
-            observations = observations.samples(self.problem.graph, self.n_real)
-        return self.condition(self.densities(observations))
+            observations = observations.samples(self.problem.graph, self.readings)
+        readings = torch.tensor([x.shape[-2] for x in observations])
+        return self.condition(self.densities(observations, worlds), readings)
 
     @plain_torch()
     def densities(self, observations: Sequence[Tensor], worlds: Sequence[str] = ()) -> Tensor:

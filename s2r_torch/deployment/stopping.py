@@ -1,10 +1,10 @@
 r"""When has a world been looked at enough? Sequential deployment stops when more episodes cannot change what is done.
 
-At look k every state has n_k readings, D_hat is estimated from them, and a* is the greedy action there. Had the looks
-gone on without end, the estimate would be E D_hat (the density, smoothed by the kernel). How much worse a* could then
-be, at a reading x that was seen,
+At look k n_k episodes were run along every sequence of the cover, D_hat is estimated from them, and a* is the greedy
+action there. Had the looks gone on without end, the estimate would be E D_hat (the density, smoothed by the kernel).
+How much worse a* could then be, at a reading x that was seen,
 
-    loss(x) = max_a f(E D_hat, x, a) - f(E D_hat, x, a*),
+    loss(x) = max_a f(E D_hat, x, a) - f(E D_hat, x, a*),      f told of look k's number of readings throughout,
 
 is bounded with confidence 1 - alpha / K at each of the K looks planned, in one of two ways:
 
@@ -96,18 +96,19 @@ class Stopping:
 class Look:
     """What one look found."""
 
-    n: int  # readings of every state
+    n: int  # episodes along every sequence of the cover
     loss: float  # bound on the largest loss, at confidence 1 - alpha / K
     enough: bool
 
 
 @plain_torch()
-def look(meta_policy: MetaPolicy, samples: list[Tensor], stopping: Stopping) -> Look:
+def look(meta_policy: MetaPolicy, n: int, samples: list[Tensor], stopping: Stopping) -> Look:
     """Judges one look.
 
     Args:
         meta_policy: what is deployed.
-        samples: `[n, d]` readings of every state, n >= 2 the same for all.
+        n: episodes along every sequence of the cover, at least 2.
+        samples: `[n_s, d]` readings of every state that they show.
         stopping: how.
 
     Raises:
@@ -116,7 +117,7 @@ def look(meta_policy: MetaPolicy, samples: list[Tensor], stopping: Stopping) -> 
     Cost:
         No episodes. O(draws n xi G), and draws * min(n, most_readings) * xi predictions for `bootstrap`.
     """
-    n, bound = len(samples[0]), _certified if stopping.by == "certified" else _bootstrap
+    bound = _certified if stopping.by == "certified" else _bootstrap
     losses = bound(meta_policy, samples, stopping, Seed.root(stopping.seed).child("look", n).generator())
     level = 1 - stopping.alpha / (stopping.looks - 1)
     rank = min(math.ceil((len(losses) + 1) * level), len(losses)) - 1
@@ -163,7 +164,7 @@ def _certified(
             got="one without",
             cause="a network of your own; take stopping.by=bootstrap",
         )
-    policy = meta_policy.condition(meta_policy.densities(samples))
+    policy = meta_policy.condition_on(samples)
     gaps = []
     for step, x in _readings(meta_policy, samples, stopping.most_readings):
         best = policy.q(step, x).topk(min(2, meta_policy.problem.spec.num_actions), -1).values
@@ -179,10 +180,10 @@ def _bootstrap(
     meta_policy: MetaPolicy, samples: list[Tensor], stopping: Stopping, generator: torch.Generator
 ) -> Tensor:
     """Draws [R] of the largest loss under D_hat + Z."""
-    D_hat = meta_policy.densities(samples)
-    policy, losses = meta_policy.condition(D_hat), []
+    D_hat, used = meta_policy.densities(samples), torch.tensor([len(x) for x in samples])
+    policy, losses = meta_policy.condition(D_hat, used), []
     for Z in multiplier_noise(meta_policy.estimator, samples, stopping.draws, generator):
-        disturbed, largest = meta_policy.condition(D_hat + Z), []
+        disturbed, largest = meta_policy.condition(D_hat + Z, used), []
         for step, x in _readings(meta_policy, samples, stopping.most_readings):
             actions = greedy_actions(policy.q(step, x))  # [n]
             q = disturbed.q(step, x.expand(len(Z), *x.shape))  # [r, n, A]

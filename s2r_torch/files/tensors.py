@@ -28,7 +28,7 @@ from s2r_torch.files.whole import replacing
 from s2r_torch.text import printable
 
 KEY = "s2r_torch"
-FORMAT = 3
+FORMAT = 4
 MOST_OWN_HEADER = 2**26
 OURS = ("format", "kind", "tensors", "digest")  # names in the header that belong to this module
 
@@ -162,12 +162,12 @@ def _header(layout: Layout, kind: str, path: Path) -> dict:
     except ValueError as error:
         raise damaged(f"a header with {printable(error)} in {printable(path)}") from error
     found = header.get("format") if isinstance(header, dict) else None
-    if found in (None, 1, 2) and type(found) is not bool:
+    if found is None or type(found) is int and 0 < found < FORMAT:
         raise CheckpointError(
             expected=f"format {FORMAT}",
             got=f"{'an older one' if found is None else found} in {printable(path)}",
-            cause="a file from an older s2r_torch, whose checksum covers less: write it again by a run of this version "
-            "(checkpoints/: scripts/make_checkpoints.py)",
+            cause="a file from an older s2r_torch, of other networks or another checksum: write it again by a run of "
+            "this version (checkpoints/: scripts/make_checkpoints.py)",
         )
     if type(found) is not int or found != FORMAT:
         raise CheckpointError(

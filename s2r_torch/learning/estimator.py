@@ -98,10 +98,22 @@ def pilot_samples(simulators: Guard, n_pilot: int, seed: Seed) -> Tensor:
 
 
 def estimate_densities(
-    simulators: Guard, graph: StateGraph, estimator: DensityEstimator, n_dist: int, seed: Seed
+    simulators: Guard, graph: StateGraph, estimator: DensityEstimator, n_dist: int | Tensor, seed: Seed
 ) -> Tensor:
-    """D_hat [B, xi, G] of known states: n_dist observations at the end of every state's path, on every simulator."""
-    states = (_estimate(simulators, path, estimator, n_dist, seed.child("density", path)) for path in graph.paths)
+    """D_hat [B, xi, G] of known states: n_dist observations at the end of every state's path, on every simulator.
+
+    Args:
+        simulators: B of them.
+        graph: the state graph.
+        estimator: kernel, bandwidth and grid.
+        n_dist: how many, of every state alike or of each, `[xi]`.
+        seed: named stream.
+    """
+    counts = torch.as_tensor(n_dist).expand(graph.num_states).tolist()
+    states = (
+        _estimate(simulators, path, estimator, n, seed.child("density", path))
+        for path, n in zip(graph.paths, counts, strict=True)
+    )
     return torch.stack(list(states), 1)
 
 

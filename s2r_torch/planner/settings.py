@@ -33,6 +33,7 @@ class PlanSettings(Settings):
         check_range: false computes outside a theorem's assumptions all the same.
         json: true prints JSON and nothing else.
         figure: file of the figure; null draws none.
+        policy: a policy file: how many real episodes does it need for epsilon, as its run measured?
 
     Raises:
         SettingError: a value of the wrong type or out of range.
@@ -55,6 +56,7 @@ class PlanSettings(Settings):
     check_range: bool = True
     json: bool = False
     figure: str | None = "plan.png"
+    policy: str | None = None
 
     @property
     def setting(self) -> Setting:

@@ -1,6 +1,6 @@
 """One predictor in one world: D is fixed, so all that depends on it is prepared once; what policies and programs run.
 
-`actor(group, D)` makes it: of a `Net`, tables of its densities and the matrices of every step; of any other
+`actor(group, D, graph)` makes it: of a `Net`, tables of its densities and the matrices of every step; of any other
 `PredictorGroup`, the group conditioned on D. An actor has `q` for a step that is known, and is a module that gives all
 steps at once, which `torch.export` can trace.
 """
@@ -25,9 +25,9 @@ ROWS = 2**14  # readings evaluated at once, so that memory does not grow with th
 class GroupActor(nn.Module):
     """A group of one member, conditioned on D `[xi, G]`."""
 
-    def __init__(self, group: PredictorGroup, D: Tensor, graph: StateGraph):
+    def __init__(self, group: PredictorGroup, D: Tensor, graph: StateGraph, readings: float | None = None):
         super().__init__()
-        self.group, self.conditioned, self.horizon = group, group.condition(D[None]), graph.horizon
+        self.group, self.conditioned, self.horizon = group, group.condition(D[None], readings), graph.horizon
 
     def q(self, step: int, x: Tensor) -> Tensor:
         """f(D, x, a) for x `[n, d]`: `[n, A]`."""
@@ -45,11 +45,11 @@ class NetActor(nn.Module):
     come alone, and forty small tensors cost three times what is computed with them.
     """
 
-    def __init__(self, net: Net, D: Tensor, graph: StateGraph):
+    def __init__(self, net: Net, D: Tensor, graph: StateGraph, readings: float | None = None):
         super().__init__()
         self.grid, self.scaled_x = net.problem.grid, net.scaled_x
         self.steps = list(net.steps)  # not as submodules: what they prepared holds all that is needed
-        conditioned = net.condition(D[None])
+        conditioned = net.condition(D[None], readings)
         self.prepared = [step.part(slice(0, 1), slice(0, 1)) for step in conditioned.steps]
         layers = [graph.states_of(step) if net.looks_up else [] for step in range(graph.horizon)]
         self.looked_up, self.of_step = _looked_up(self.grid, conditioned.D[0] / net.height, layers)
@@ -112,9 +112,9 @@ Actor = GroupActor | NetActor
 
 
 @singledispatch
-def actor(group: PredictorGroup, D: Tensor, graph: StateGraph) -> Actor:
-    """A group of one member in a world with densities D `[xi, G]`."""
-    return GroupActor(group, D, graph)
+def actor(group: PredictorGroup, D: Tensor, graph: StateGraph, readings: float | None = None) -> Actor:
+    """A group of one member in a world with densities D `[xi, G]` of so many readings."""
+    return GroupActor(group, D, graph, readings)
 
 
 actor.register(Net)(NetActor)

@@ -79,9 +79,14 @@ class Ensemble:
             place -= group.size
         raise IndexError(member)
 
-    def evaluator(self, D: Tensor) -> Evaluator:
-        """The class conditioned on the densities D [B, xi, G] of B simulators."""
-        return Evaluator(self, D)
+    def evaluator(self, D: Tensor, readings: float | None = None) -> Evaluator:
+        """The class conditioned on the densities D [B, xi, G] of B simulators.
+
+        Args:
+            D: the densities.
+            readings: behind the density of a state; None for as many as training saw at most (`PredictorGroup`).
+        """
+        return Evaluator(self, D, readings)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,11 +114,11 @@ class Evaluator:
     whatever F, B and n are.
     """
 
-    def __init__(self, ensemble: Ensemble, D: Tensor):
+    def __init__(self, ensemble: Ensemble, D: Tensor, readings: float | None = None):
         self.size = ensemble.size
         self._ensemble, self._class, self._D = ensemble, ensemble, D  # what is left of the class, the class
-        self._members = torch.arange(ensemble.size)
-        self._blocks = _blocks(ensemble, D)
+        self._readings, self._members = readings, torch.arange(ensemble.size)
+        self._blocks = _blocks(ensemble, D, readings)
 
     def holds(self, alive: Tensor) -> bool:
         """Whether every member that is alive [F] is still evaluated."""
@@ -125,7 +130,7 @@ class Evaluator:
         if bool(wanted.all()):
             return self
         local = wanted.nonzero().flatten().tolist()
-        kept = Evaluator(self._ensemble.subset(local), self._D)
+        kept = Evaluator(self._ensemble.subset(local), self._D, self._readings)
         kept.size, kept._class, kept._members = self.size, self._class, self._members[local]
         return kept
 
@@ -290,7 +295,7 @@ class Evaluator:
         return full
 
 
-def _blocks(ensemble: Ensemble, D: Tensor) -> list[_Block]:
+def _blocks(ensemble: Ensemble, D: Tensor, readings: float | None) -> list[_Block]:
     """The class in blocks of at most `CHUNK` (member, simulator) pairs; simulators are cut alike for all groups."""
     most = min(CHUNK, MEMBERS)
     widest = min(most, max(group.size for group in ensemble.groups))
@@ -300,7 +305,7 @@ def _blocks(ensemble: Ensemble, D: Tensor) -> list[_Block]:
             members = slice(start + part.start, start + part.stop)
             piece = group if members.stop - members.start == group.size else group.subset(range(part.start, part.stop))
             for rows in slices(D.shape[0], CHUNK // widest):
-                blocks.append(_Block(piece, members, rows, piece.condition(D[rows])))
+                blocks.append(_Block(piece, members, rows, piece.condition(D[rows], readings)))
         start += group.size
     return blocks
 

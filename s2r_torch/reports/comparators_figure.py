@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,9 +12,12 @@ from matplotlib.figure import Figure
 from s2r_torch.reports.comparators_table import Line
 from s2r_torch.reports.style import new_figure
 
-OURS, BAYES = "#1b6ca8", "#111111"
-COLOURS = ("#c8553d", "#2a9d55", "#7a5195", "#a0703c", "#17a2b8", "#d4a017", "#e377c2", "#5c6670", "#8db600")
-MARKERS = "sD^vP<>Xh"
+OURS = {"ours": ("#1b6ca8", "o"), "bayes": ("#111111", ".")}  # in both panels: colour and marker
+COLOURS = (
+    "#c8553d", "#2a9d55", "#7a5195", "#a0703c", "#17a2b8", "#d4a017", "#e377c2", "#5c6670", "#8db600", "#3f51b5",
+    "#6d2e46",
+)  # fmt: skip
+MARKERS = "sD^vP<>XhpH"
 LEVELS = {"open_loop": ("#8a8a8a", "--", 3), "random": ("#8a8a8a", ":", -11)}  # line, and where its text is
 SHARES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 EDGE = 1.0015  # where the stretched axis would become infinite
@@ -27,12 +30,13 @@ def comparators_figure(lines: Sequence[Line], title: str) -> Figure:
     drawn = [line for line in lines if line.name not in LEVELS]
     unseen = [line for line in drawn if line.access.reward == "no"]
     seen = [line for line in drawn if line.access.reward != "no"]
-    ours = [line for line in drawn if line.name in ("ours", "bayes")]
+    ours = [line for line in drawn if line.name in OURS]
+    looks = dict(zip((line.name for line in drawn if line.name not in OURS), _looks(), strict=False)) | OURS
     most = max((point.episodes for line in drawn for point in line.points), default=1.0)
     for axes, chosen, name in zip(
         panels, (unseen, [*ours, *seen]), ("reality shows no reward", "reality shows rewards"), strict=True
     ):
-        _panel(axes, chosen, name, dotted=axes is panels[1])
+        _panel(axes, chosen, looks, name, "-" if axes is panels[0] else ":")
         for line in lines:
             if line.name in LEVELS:
                 _level(axes, line, most)
@@ -42,15 +46,15 @@ def comparators_figure(lines: Sequence[Line], title: str) -> Figure:
     return figure
 
 
-def _panel(axes: Axes, lines: Sequence[Line], name: str, dotted: bool) -> None:
-    looks = itertools.cycle(zip(COLOURS, MARKERS, strict=True))
+def _looks() -> Iterator[tuple[str, str]]:
+    """Colours and markers, again from the first one after the last."""
+    return itertools.cycle(zip(COLOURS, MARKERS, strict=True))
+
+
+def _panel(axes: Axes, lines: Sequence[Line], looks: dict[str, tuple[str, str]], name: str, ours: str) -> None:
+    """One panel; `ours` is the style of those lines that both panels have."""
     for line in lines:
-        if line.name in ("ours", "bayes"):
-            colour, marker = (OURS, "o") if line.name == "ours" else (BAYES, ".")
-            style = ":" if dotted else "-"
-            _draw(axes, line, colour, marker, style, width=3.0 if line.name == "ours" else 1.5)
-        else:
-            _draw(axes, line, *next(looks), "-", width=1.5)
+        _draw(axes, line, *looks[line.name], ours if line.name in OURS else "-", 3.0 if line.name == "ours" else 1.5)
     axes.set_title(name, loc="left", fontsize=11, fontweight="bold")
     axes.set_xlabel("all real episodes before it acts, per world")
     axes.grid(color="#eeeeee")
@@ -66,7 +70,7 @@ def _draw(axes: Axes, line: Line, colour: str, marker: str, style: str, width: f
     low, high = ([min(1.0, max(0.0, a + sign * b)) for a, b in zip(y, half, strict=True)] for sign in (-1, 1))
     above = 3 if line.name == "ours" else 2
     axes.vlines(x, low, high, color=colour, alpha=0.3, lw=width)
-    axes.plot(x, y, f"{style}{marker}", color=colour, lw=width, markersize=6, label=line.label, zorder=above)
+    axes.plot(x, y, style, marker=marker, color=colour, lw=width, markersize=6, label=line.label, zorder=above)
     for a, b, point in zip(x, y, line.points, strict=True):
         if point.accepted < 0.5:
             axes.plot(a, b, marker, color=colour, markerfacecolor="white", markersize=6, zorder=above)

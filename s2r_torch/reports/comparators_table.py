@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
+from rich.console import Group
 from rich.table import Table
 from scipy.special import stdtrit
 
@@ -113,20 +114,32 @@ def _point(cells: list) -> Point:
     )
 
 
-def comparators_table(lines: Sequence[Line], title: str, left_out: dict[str, str]) -> Table:
-    """One row per comparator; no number without what it saw."""
-    view = Table(title=title, title_justify="left", padding=(0, 1))
+def comparators_table(lines: Sequence[Line], title: str, left_out: dict[str, str]) -> Group:
+    """What every comparator is worth, and below it what each saw: no number is fair without."""
+    return Group(_worth_table(lines, title, left_out), "", _access_table(lines))
+
+
+def _access_table(lines: Sequence[Line]) -> Table:
+    view = Table(title="who sees what", title_justify="left", padding=(0, 1))
     view.add_column("method")
     for heading in HEADINGS.values():
-        view.add_column(heading, overflow="fold")
+        view.add_column(heading)
+    for line in lines:
+        view.add_row(line.label, *(getattr(line.access, name) for name in HEADINGS))
+    return view
+
+
+def _worth_table(lines: Sequence[Line], title: str, left_out: dict[str, str]) -> Table:
+    view = Table(title=f"{title}: mean value / mean V*", title_justify="left", padding=(0, 1))
+    view.add_column("method")
     for share in REACHED:
-        view.add_column(f"real episodes to {share:g} V*", justify="right")
+        view.add_column(f"real episodes\nto {share:g}", justify="right")
     for episodes in SPENT:
-        view.add_column(f"at {episodes}", justify="right")
-    view.add_column("most", justify="right")
+        view.add_column(f"at {episodes:,}", justify="right")
+    view.add_column("most (at)", justify="right")
     view.add_column("CPU s", justify="right")
     for line in lines:
-        view.add_row(line.label, *(getattr(line.access, name) for name in HEADINGS), *_numbers(line))
+        view.add_row(line.label, *_numbers(line))
     notes = [f"{line.label}: {'; '.join(line.notes)}" for line in lines if any(line.notes) and len(line.points) > 1]
     notes += [f"{COMPARATORS[name].label} is left out: {why}" for name, why in left_out.items()]
     view.caption, view.caption_justify = "\n".join(notes) or None, "left"

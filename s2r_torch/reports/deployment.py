@@ -8,10 +8,9 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
-from torch import Tensor
 
 from s2r_torch.base import spelt
-from s2r_torch.deployment.deploy import Deployment
+from s2r_torch.deployment.deploy import Deployment, span
 from s2r_torch.deployment.edges import NO_CHECK, most_walks
 from s2r_torch.deployment.likeness import CONSISTENT, DOUBTFUL, REFUSED, UNTESTED
 from s2r_torch.deployment.policy import MetaPolicy
@@ -30,7 +29,7 @@ def plan(site: Site) -> RenderableType:
     spec, total = site.policy.problem.spec, sum(count for _, count in site.plan)
     lines: list[RenderableType] = [Text(printable(note, MOST)) for note in (site.logbook.notes if site.logbook else [])]
     if len(site.seen):
-        readings = _range(site.seen.counts(site.policy.problem.graph))
+        readings = span(site.seen.counts(site.policy.problem.graph))
         lines.append(Text(f"seen so far: {len(site.seen)} episodes, {readings} readings per state"))
     if not total:
         return Group(*lines, Text("nothing more to collect"))
@@ -55,7 +54,7 @@ def report(policy: MetaPolicy, deployed: Deployed) -> Table:
         view.add_row(name, Text(printable(text, MOST)))
 
     row("real episodes", f"{deployment.episodes}, none with a reward")
-    row("readings per state", _range(deployment.used))
+    row("readings per state", span(deployment.used))
     row("like the simulators", str(deployment.likeness) + _weakness(policy, deployment))
     if deployment.edges is not NO_CHECK:
         row("edges left out", str(deployment.edges))
@@ -101,8 +100,3 @@ def _weakness(policy: MetaPolicy, deployment: Deployment) -> str:
     if policy.reference is None or deployment.likeness.verdict == UNTESTED or not policy.reference.weakness:
         return ""
     return f"; {policy.reference.weakness}"
-
-
-def _range(numbers: Tensor) -> str:
-    low, high = int(numbers.min()), int(numbers.max())
-    return str(low) if low == high else f"{low} to {high}"

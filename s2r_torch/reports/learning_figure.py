@@ -49,8 +49,9 @@ def surfaces(meta_policy: MetaPolicy, D_hat: Tensor, theta: Tensor) -> Surfaces:
         theta: `[B, k]` their parameters; for titles alone.
     """
     problem, count = meta_policy.problem, min(len(D_hat), CANDIDATES)
-    policy, nodes = meta_policy.condition(D_hat[:count]), problem.grid.nodes.expand(count, -1, -1)
-    q = torch.stack([policy.q(step, nodes) for step in range(problem.graph.horizon)], 1)  # [B, H, G, A]
+    alone, nodes = meta_policy.ensemble.subset([meta_policy.chosen]), problem.grid.nodes.expand(count, -1, -1)
+    values = alone.evaluator(D_hat[:count])
+    q = torch.stack([values.q_of(0, step, nodes) for step in range(problem.graph.horizon)], 1)  # [B, H, G, A]
     seen = torch.stack([D_hat[:count, problem.graph.states_of(h)].amax(1) for h in range(q.shape[1])], 1)
     preference = ((q - q.mean(-1, keepdim=True)) * (seen > SEEN * seen.amax())[..., None]).flatten(1)
     distance = torch.cdist(preference, preference)

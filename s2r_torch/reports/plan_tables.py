@@ -12,8 +12,10 @@ from rich.table import Table
 from s2r_torch.planner.certification import certification_simulators
 from s2r_torch.planner.comparators import rival_sizes
 from s2r_torch.planner.curves import Curves, exact_crossings
+from s2r_torch.planner.looking import Looking
 from s2r_torch.planner.orders import WITH_REWARD, crossings, leading_orders
 from s2r_torch.planner.plan import Plan, Setting
+from s2r_torch.text import printable
 
 NAMES = {
     "paper": "paper, every path",
@@ -40,6 +42,23 @@ def show(console: Console, setting: Setting, plans: dict[str, Plan], curves: Cur
     console.print(certification_table(setting), "")
     if path is not None:
         console.print(f"Figure: {path}", highlight=False)
+
+
+def answer(name: str, curve: Looking | None, epsilon: float) -> str:
+    """How many real episodes the policy in a file needs, in a sentence."""
+    if curve is None:
+        return f"{printable(name)} holds no curve of value against real episodes: its run was not evaluated."
+    enough = curve.episodes_for(epsilon)
+    shares = (f"{n:,}: {v / curve.optimal:.3f}" for n, v in zip(curve.episodes, curve.value, strict=True))
+    needs = (
+        f"{enough:,} real episodes without reward are enough to lose at most {epsilon:g}"
+        if enough
+        else f"it loses more than {epsilon:g} even after {curve.episodes[-1]:,} real episodes"
+    )
+    return (
+        f"{printable(name)}: {needs}, on average over worlds like the simulators (95 %, measured). "
+        f"Share of the best value {curve.optimal:.3f} after so many: {', '.join(shares)}."
+    )
 
 
 def headline(setting: Setting) -> str:

@@ -14,8 +14,9 @@ from s2r_torch.deployment.policy_file import versions
 from s2r_torch.learning.calibration import density_b_bar
 from s2r_torch.learning.elimination import Call
 from s2r_torch.learning.learn_on_simulators import Round
+from s2r_torch.planner.looking import Looking
 from s2r_torch.predictors.ensemble import Ensemble
-from s2r_torch.runs.evaluation import Looking, Worth
+from s2r_torch.runs.evaluation import Worth
 from s2r_torch.runs.results import NetEstimate
 from s2r_torch.runs.run import Results
 from s2r_torch.schema import build, plain

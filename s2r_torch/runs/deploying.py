@@ -239,5 +239,5 @@ def _worth(policy: MetaPolicy, deployment: Deployment, family: Family, theta: Te
     truth = family.truth(theta[None])
     if truth is None:
         return None
-    value = exact.policy_values(truth, policy.condition(deployment.D_real[None]).act)[0, 0]
+    value = exact.policy_values(truth, policy.condition(deployment.D_real[None], deployment.used).act)[0, 0]
     return float(value), float(exact.optimal(truth)[0][0, 0])

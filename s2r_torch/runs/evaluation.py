@@ -11,7 +11,7 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
-from s2r_torch.assurance.rehearsal import densities_after
+from s2r_torch.assurance.rehearsal import policy_after
 from s2r_torch.comparators.contract import Attempt, Worlds
 from s2r_torch.deployment.deploy import deploy
 from s2r_torch.deployment.policy import MetaPolicy
@@ -20,6 +20,7 @@ from s2r_torch.errors import GraphMismatchError
 from s2r_torch.families import exact
 from s2r_torch.families.contract import GroundTruth
 from s2r_torch.families.draws import Draws
+from s2r_torch.planner.looking import Looking
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
 
@@ -69,18 +70,6 @@ def value_deployed(meta_policy: MetaPolicy, D_real: Tensor, draws: Draws, n_roll
     return Worth(mean, low, high, float(optimal.mean()), kind, count)
 
 
-@dataclass(frozen=True)
-class Looking:
-    """What the deployed policies are worth after so many real-world episodes, on the same worlds."""
-
-    readings: tuple[int, ...]  # of every state
-    episodes: tuple[int, ...]  # along the cover, per world
-    value: tuple[float, ...]  # mean over worlds
-    low: tuple[float, ...]  # 95 % interval of the mean, from the paired gap to the optimum
-    high: tuple[float, ...]
-    optimal: float  # on these worlds; 1 where nobody knows it
-
-
 def value_of_looking(
     meta_policy: MetaPolicy, draws: Draws, population: int, few: int, readings: Sequence[int], n_rollouts: int
 ) -> Looking:
@@ -94,7 +83,7 @@ def value_of_looking(
     simulators = Guard(draws.family.simulators(theta, range(len(theta))), draws.ledger, "evaluate")
     found = []
     for n in readings:
-        act = meta_policy.condition(densities_after(meta_policy, simulators, n, seed)).act
+        act = policy_after(meta_policy, simulators, n, seed).act
         found.append(_values(draws, theta, simulators, act, n_rollouts, seed.child("values")))
     optimal = float(found[0][1].mean())
     intervals = [_interval(value, best) for value, best, _ in found]

@@ -25,11 +25,12 @@ from s2r_torch.learning.learn_on_simulators import Choice, Round
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.learning.sim2real import Outcome
 from s2r_torch.planner.budget import Budget
+from s2r_torch.planner.looking import Looking
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets.lipschitz_estimate import LipschitzEstimate
 from s2r_torch.predictors.registry import group_class
 from s2r_torch.problem import Problem
-from s2r_torch.runs.evaluation import Looking, Worth
+from s2r_torch.runs.evaluation import Worth
 
 
 @dataclass(frozen=True)

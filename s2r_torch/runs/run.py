@@ -11,7 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Ledger
 from s2r_torch.families.contract import Family
 from s2r_torch.families.draws import Draws
+from s2r_torch.planner.looking import NOTE
 from s2r_torch.progress import Progress, Recorded, Row, Silent
 from s2r_torch.rng import Seed
 from s2r_torch.runs import stages
@@ -214,12 +215,14 @@ class Stages:
         self._progress.advance(1, f"kept from before, {finished.seconds:.1f} s then")
 
     def _keep_policy(self, result: Any) -> None:
-        """The policy file, as soon as there is a policy, and again with what is promised of it."""
-        if not self._folder or not isinstance(result, Learned | Certified):
+        """The policy file, as soon as there is a policy; again with its certificate, and with what it is worth."""
+        if not self._folder or not isinstance(result, Learned | Certified | Evaluated):
             return
         if isinstance(result, Learned) and self._folder.has_policy:
             return  # it is there, perhaps with what is promised of it
+        notes = {"experiment": self.settings.name, "seed": self.settings.seed}
+        if isinstance(result, Evaluated):
+            notes[NOTE], result = asdict(result.looking), self.finished["certify"].result
         certificate = result.certificate if isinstance(result, Certified) else None
         family = {"name": self.family.name, "parameters": self.family.parameters()}
-        notes = {"experiment": self.settings.name, "seed": self.settings.seed}
         self._folder.save_policy(result.meta_policy, certificate, family, notes)

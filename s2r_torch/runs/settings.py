@@ -41,6 +41,8 @@ class PredictorSettings(Settings):
         kind: `trained`, or `known` where the family ships a class that holds f*.
         num_simulators: simulators whose draws train F, and comparators.
         n_samples: transitions per state and simulator.
+        readings: F is trained on densities of budget.n_dist readings per state, and on those of so few episodes along
+            every sequence of the path cover, as far as that is fewer.
         training: sizes and rates.
         calibration: sizes of the calibration stage.
         known: keyword arguments of the family's ready-made class.
@@ -52,6 +54,10 @@ class PredictorSettings(Settings):
     kind: Literal["trained", "known"] = "trained"
     num_simulators: Size = 256
     n_samples: Size = 64
+    readings: Annotated[
+        tuple[Annotated[int, Range(3)], ...],
+        Where("in ascending order", lambda several: list(several) == sorted(set(several))),
+    ] = (5, 10, 30)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
     known: Mapping[str, Any] = field(default_factory=dict)
@@ -68,8 +74,8 @@ class BudgetSettings(Settings):
         n_train: samples per state and simulator in TD-Eliminate.
         n_rollouts: n_1, episodes per simulator that measure a policy.
         n_probes: N_2, episodes in total whose visited states are learned.
-        n_real: readings per state in the real world; null takes n_dist, so that D_real has the noise of the densities
-            that F was trained on.
+        n_real: episodes along every sequence of the path cover in the real world; null takes n_dist, so that D_real has
+            no more noise than the densities that F is judged on.
         epsilon: wanted suboptimality, in units of an episode's total reward.
         delta: wanted failure probability.
         phi: accuracy of one state's estimates; null takes what the sizes buy.
@@ -108,7 +114,7 @@ class EvaluationSettings(Settings):
         num_worlds: held-out worlds that the policy is deployed in.
         population: draws of theta over which policies that need no density are valued.
         n_rollouts: episodes per world, for families that do not know exact values.
-        readings: of every state, for the curve of value against real-world episodes.
+        readings: episodes along every sequence, for the curve of value against real-world episodes.
 
     Raises:
         SettingError: a value out of range.

@@ -22,9 +22,9 @@ from s2r_torch.assurance.diagnostics import diagnose as diagnose_assumptions
 from s2r_torch.assurance.rehearsal import make_reference, rehearse
 from s2r_torch.base import PredictorGroup
 from s2r_torch.comparators.contract import COMPARATORS, Known, Worlds
-from s2r_torch.coverage import path_cover
+from s2r_torch.coverage import passes, path_cover, typical
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.episodes import Ledger, try_actions
+from s2r_torch.episodes import Guard, Ledger, try_actions
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import Family
 from s2r_torch.families.draws import Draws
@@ -164,7 +164,8 @@ def train(context: Context, explored: Explored) -> Trained:
     if build:
         exact_class = build(problem.grid, **predictors.known)
         return Trained(Ensemble(problem, (exact_class,), exact=True), samples)
-    trainer = _trainer(context, problem, TrainingData(explored.exploration.D_hat, samples))
+    found, fewer = explored.exploration, _from_fewer(context, explored, simulators, seed)
+    trainer = _trainer(context, problem, TrainingData(found.D_hat, samples, found.n_dist, fewer))
     wanted = [(name, pair) for name, given in context.settings.nets.items() for pair in enumerate(variants(given))]
     fitted = [trainer.fitted(name, given, number=number) for name, (number, given) in wanted]
     nets = [one.net for one in fitted]
@@ -173,6 +174,19 @@ def train(context: Context, explored: Explored) -> Trained:
     tolerance = predictors.training.tolerance
     short = [f"net {one.net.name}: {said}" for one in fitted if (said := one.shortfall.sentence(tolerance))]
     return Trained(Ensemble(problem, groups), samples, tuple(estimates), tuple(short))
+
+
+def _from_fewer(context: Context, explored: Explored, simulators: Guard, seed: Seed) -> dict[float, Tensor]:
+    """Readings per state -> densities [B, xi, G] of the training simulators as a deployment with so few sees them."""
+    graph = explored.exploration.graph
+    lenient = replace(explored.estimator, off_grid_limit=1.0, allow_constant=True)  # of few, one may be anywhere
+    along, fewer = passes(graph, path_cover(graph)), {}
+    for n in context.settings.predictors.readings:
+        readings = typical(n * along)
+        if readings < explored.exploration.n_dist:
+            D = estimate_densities(simulators, graph, lenient, n * along, seed.child("fewer", n))
+            fewer[readings] = D.float()
+    return fewer
 
 
 def calibrate(context: Context, explored: Explored, trained: Trained) -> Calibrated:

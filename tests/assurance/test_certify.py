@@ -16,6 +16,7 @@ from s2r_torch.assurance.certify import CertificateSettings, certify, gap_bounds
 from s2r_torch.assurance.rehearsal import Rehearsal, rehearse
 from s2r_torch.coverage import path_cover
 from s2r_torch.deployment.certificate import Certificate
+from s2r_torch.deployment.likeness import Sight
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Rollouts
 from s2r_torch.errors import SettingError
@@ -128,7 +129,8 @@ def by_hand(M=7, k=5, seed=0):
     actions = torch.randint(2, (M, k, horizon), generator=g)
     rewards = torch.rand(M, k, horizon, dtype=torch.float64, generator=g) / horizon
     other = PROBLEM.densities((theta + 0.1).clamp(-1, 1))
-    return Rehearsal(D, D[:, :0], (), Rollouts(x, actions, rewards)), D, other
+    sight = Sight(D[:, :0], D[:, :0], D[:, :0, 0])  # gap bounds do not look at it
+    return Rehearsal(D, sight, Rollouts(x, actions, rewards)), D, other
 
 
 def test_gap_bounds_agree_with_loops():

@@ -32,7 +32,7 @@ class AtTheta:
     def __init__(self, flips, theta: float):
         self.flips, self.theta, self.size = flips, theta, flips.size
 
-    def condition(self, D):
+    def condition(self, D, readings=None):
         return torch.full((self.size, len(D)), self.theta, dtype=torch.float64)
 
     def q(self, conditioned, step, x):

@@ -6,7 +6,7 @@ from support.logs import COVER, GRAPH, WORLD, along_cover, random_paths, record
 from support.worlds import policy_of, random_class
 
 from s2r_torch.base import after, spelt
-from s2r_torch.coverage import passages
+from s2r_torch.coverage import passages, passes
 from s2r_torch.deployment.collection import Collection, missing_episodes
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.errors import RecordingError
@@ -123,5 +123,5 @@ def test_a_policy_conditions_on_a_recording():
     meta = policy_of(WORLD, random_class(WORLD, 2, 0), n_real=30)
     recording = along_cover(40)
     x = recording.x[:10, 0]
-    expected = meta.condition_on(recording.samples(GRAPH, 30))
+    expected = meta.condition_on(recording.samples(GRAPH, 30 * passes(GRAPH, COVER)))
     assert torch.equal(meta.condition_on(recording).q(0, x), expected.q(0, x))

@@ -8,7 +8,7 @@ import torch
 from support.pac_checks import check_failure_rate
 from support.worlds import estimator_of, grid_of, policy_of, random_class, random_world
 
-from s2r_torch.coverage import path_cover
+from s2r_torch.coverage import passes, path_cover
 from s2r_torch.deployment.deploy import deploy, deploy_recorded
 from s2r_torch.deployment.likeness import UNTESTED
 from s2r_torch.deployment.policy import MetaPolicy
@@ -32,7 +32,7 @@ class Signal:
         self.gain, self.centre = gain, centre
         self.functional = GRID.weights * (GRID.nodes[:, 0] - 0.5)  # about the mean reading's place in its cell
 
-    def condition(self, D):
+    def condition(self, D, readings=None):
         return self.gain * (D[:, 0] @ self.functional - self.centre)
 
     def q(self, c, step, x):
@@ -92,41 +92,45 @@ def test_noise_is_that_of_the_estimate():
 def test_certified_loss_is_twice_the_bound_times_the_radius_less_the_lead():
     meta, x = meta_of(gain=0.01), samples(50)
     stopping = Stopping(by="certified", draws=2000)
-    found = look(meta, x, stopping)
+    found = look(meta, 50, x, stopping)
     generator = torch.Generator().manual_seed(5)
     radius = torch.cat([Z.abs().amax((1, 2)) for Z in multiplier_noise(meta.estimator, x, 2000, generator)])
     r = float(radius.quantile(1 - 0.05 / 3))
     C_L = float(meta.ensemble.lipschitz_bound())
     gap = float((2 * meta.ensemble.groups[0].condition(meta.densities(x)[None])).abs())
     assert found.loss == pytest.approx(max(0.0, 2 * C_L * r - gap), rel=0.1)
-    assert look(meta_of(gain=1e-6), x, stopping).enough  # a policy that hardly looks at D needs no more
+    assert look(meta_of(gain=1e-6), 50, x, stopping).enough  # a policy that hardly looks at D needs no more
 
 
 def test_bootstrap_never_asks_for_more_than_certified():
     x = samples(40)
     for centre in (0.0, 0.05, 0.3):
         meta = meta_of(centre=centre)
-        losses = [look(meta, x, Stopping(by=by)).loss for by in ("bootstrap", "certified")]
+        losses = [look(meta, 40, x, Stopping(by=by)).loss for by in ("bootstrap", "certified")]
         assert losses[0] <= losses[1]
 
 
 def test_the_same_readings_give_the_same_verdict():
     meta, x = meta_of(centre=0.06), samples(40)
-    assert look(meta, x, Stopping()) == look(meta, x, Stopping())
-    assert look(meta, x, Stopping()).loss != look(meta, x, Stopping(seed=1)).loss
+    assert look(meta, 40, x, Stopping()) == look(meta, 40, x, Stopping())
+    assert look(meta, 40, x, Stopping()).loss != look(meta, 40, x, Stopping(seed=1)).loss
 
 
 def test_it_stops_where_actions_are_clear_and_goes_on_where_they_are_not():
     clear, ledger = meta_of(centre=-0.5), Ledger()
     deployed = deploy(clear, WORLD.world(0.5, 0), ledger, stopping=Stopping())
-    assert deployed.looks[-1].enough and (deployed.used == 20).all() and deployed.episodes == 20 * len(clear.cover)
+    assert (
+        deployed.looks[-1].enough
+        and torch.equal(deployed.used, 20 * passes(clear.problem.graph, clear.cover))
+        and deployed.episodes == 20 * len(clear.cover)
+    )
     assert ledger.counts["real"] == deployed.episodes and not deployed.as_trained
     assert "stopped at 20 of 80" in deployed.notices[0] and "certificate" in deployed.notices[0]
     assert deployed.likeness.verdict == UNTESTED
 
     doubtful = meta_of(gain=1.0, centre=0.05)  # the mean reading at theta = 0.5: a tie
     deployed = deploy(doubtful, WORLD.world(0.5, 0), stopping=Stopping(tolerance=0))
-    assert [one.n for one in deployed.looks] == [20, 40, 60] and (deployed.used == 80).all()
+    assert [one.n for one in deployed.looks] == [20, 40, 60] and torch.equal(deployed.used, doubtful.readings)
     assert not any(one.enough for one in deployed.looks) and not deployed.as_trained
     assert "looked at all 80" in deployed.notices[0]
 
@@ -151,7 +155,7 @@ def test_a_log_that_is_not_enough_says_what_to_record():
 def test_certified_needs_a_certificate():
     meta = meta_of(gain=math.inf)
     with pytest.raises(SettingError, match="stopping.by=bootstrap"):
-        look(meta, samples(10), Stopping(by="certified"))
+        look(meta, 10, samples(10), Stopping(by="certified"))
 
 
 def test_one_action_is_always_enough():

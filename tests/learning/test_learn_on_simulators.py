@@ -195,8 +195,8 @@ class Parting:
     def __init__(self, group):
         self.group, self.size = group, group.size
 
-    def condition(self, D):
-        return self.group.condition(D)
+    def condition(self, D, readings=None):
+        return self.group.condition(D, readings)
 
     def q(self, conditioned, step, x):
         q = self.group.q(conditioned, step, x).clone()

@@ -112,8 +112,8 @@ def test_memory_is_bounded_by_the_chunk(scene, monkeypatch):
         def __init__(self, group):
             self.group, self.size = group, group.size
 
-        def condition(self, D):
-            return self.group.condition(D)
+        def condition(self, D, readings=None):
+            return self.group.condition(D, readings)
 
         def q(self, conditioned, step, x):
             q = self.group.q(conditioned, step, x)

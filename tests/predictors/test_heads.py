@@ -9,6 +9,7 @@ from s2r_torch.predictors.nets.heads import HEADS
 from s2r_torch.predictors.nets.lipschitz import maxmin
 
 WHERE = problem("plane")
+SCARCITY = torch.tensor([0.0, 0.3, 1.0], dtype=torch.float64)  # of the readings behind each simulator's densities
 
 
 def scene(name, **settings):
@@ -38,7 +39,7 @@ def by_formula(net, step, D, x, f, b, i):
     if head.embedding is not None:
         embedded = head.embedding(net.standardised(D), net.constants().summary)[f, b]
     weight = head.first.effective(head.input_constants(net.constants()))
-    first = plain(head.first, None, weight)(f, torch.cat([embedded, local]))
+    first = plain(head.first, None, weight)(f, torch.cat([embedded, SCARCITY[b : b + 1], local]))
     layers = [plain(layer, None) for layer in head.later()]
     if net.head == "mlp":
         u = first + free
@@ -64,7 +65,7 @@ def by_formula(net, step, D, x, f, b, i):
 def test_formula(name, depth):
     net, D, x = scene(name, depth=depth)
     for step in range(3):
-        q = net.raw_q(step, net.standardised(D), net.local(D, step, x), x)
+        q = net.raw_q(step, net.standardised(D), net.local(D, step, x), x, SCARCITY)
         for f, b, i in ((0, 0, 0), (1, 2, 3), (1, 0, 2)):
             expected = by_formula(net, step, D, x, f, b, i)
             torch.testing.assert_close(q[f, b, i], expected, atol=1e-5, rtol=1e-5)  # SAFETY: 1e-6

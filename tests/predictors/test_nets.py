@@ -78,7 +78,7 @@ def test_gradient_reaches_every_parameter(name, where):
     D, x = bumps(where, 12, g).float(), readings(where, (12, 30), g)
     total = 0
     for step in range(where.graph.horizon):
-        q = net.raw_q(step, net.standardised(D), net.local(D, step, x), x)
+        q = net.raw_q(step, net.standardised(D), net.local(D, step, x), x, torch.rand(12, generator=g))
         total = total + (q * torch.randn(q.shape, generator=g)).sum()
     total.backward()
     for parameter, value in net.named_parameters():
@@ -87,6 +87,26 @@ def test_gradient_reaches_every_parameter(name, where):
         if value.numel():
             per_member = value.grad.reshape(2, -1).abs().amax(1)
             assert float(per_member.min()) > 0, parameter
+
+
+@EVERY
+def test_a_network_is_told_how_many_readings_there_are(name, where):
+    """By the noise that they leave, cut at what training saw; None means the most; cones do not listen."""
+    net, g = make_net(name, where, members=2, loud=3.0), seeded()
+    levels = {n: bumps(where, 5, g) for n in (64.0, 16.0, 4.0)}
+    net.fit_readings(levels)
+    for readings_seen, expected in ((None, 0.0), (64, 0.0), (1000, 0.0), (16, 1 / 3), (4, 1.0), (1, 1.0)):
+        assert float(net.scarcity(readings_seen)) == pytest.approx(expected, abs=1e-6)
+    D, x, steps = bumps(where, 2, g), readings(where, (2, 40), g), range(where.graph.horizon)
+
+    def told(readings_seen):
+        return torch.cat([net.q(net.condition(D, readings_seen), step, x) for step in steps])
+
+    most, few = told(None), told(4)
+    assert torch.equal(most, told(64)) and torch.equal(few, told(1))
+    assert torch.equal(most, few) == name.startswith("cones")
+    net.fit_readings({9.0: levels[64.0]})  # training saw one number only: nothing is known of others
+    assert torch.equal(told(3), most)
 
 
 @EVERY

@@ -20,12 +20,13 @@ from s2r_torch.families.mixture.family import Mixture
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.registry import net_class
 from s2r_torch.predictors.training import fit as training
-from s2r_torch.predictors.training.data import Payments, TrainingData
+from s2r_torch.predictors.training.data import TrainingData
 from s2r_torch.predictors.training.fit import Listener, fit
 from s2r_torch.predictors.training.layer_fit import one_cycle
 from s2r_torch.predictors.training.settings import TrainingSettings
 from s2r_torch.predictors.training.shortfall import Shortfall, shortfall
 from s2r_torch.predictors.training.snapshots import Snapshots, not_worse
+from s2r_torch.predictors.training.targets import Payments
 from s2r_torch.problem import Problem
 from s2r_torch.rng import Seed
 
@@ -64,9 +65,11 @@ def weights(net):
 def slow_fit(net, data, settings, seed):
     """The same by loops over members, simulators and samples; one optimiser per layer and pass."""
     net.fit_scales(data.D)
+    net.fit_readings(data.levels)
     rewards = copy.deepcopy(net)
-    graph, D = net.problem.graph, data.D
-    count, n = len(D), data.samples[0].x.shape[1]
+    graph, D = net.problem.graph, torch.cat([*data.levels.values()])  # rows: level by level
+    count, n = len(data.D), data.samples[0].x.shape[1]
+    scarcity = [net.scarcity(readings) for readings in data.levels for _ in range(count)]
     members, A = range(net.size), graph.num_actions
     uniform = torch.rand(net.size, count, generator=seed.child("bootstrap").generator())
     bootstrap = -uniform.log() if settings.bootstrap else torch.ones(net.size, count)
@@ -76,29 +79,30 @@ def slow_fit(net, data, settings, seed):
         paid = [float(sample.rewards[b, i]) for b, i in (sample.actions == a).nonzero().tolist()]
         varies[s, a], always[s, a] = len(set(paid)) > 1, paid[0] if paid else 0.0
 
-    def q(which, f, b, step, x):  # [A]
-        one = D[b : b + 1].float()
-        return which.raw_q(step, which.standardised(one), which.local(one, step, x[None, None]), x[None, None])[f, 0, 0]
+    def q(which, f, row, step, x):  # [A]
+        one, x, c = D[row : row + 1].float(), x[None, None], scarcity[row][None]
+        return which.raw_q(step, which.standardised(one, c), which.local(one, step, x), x, c)[f, 0, 0]
 
     def train(which, number, layer, loss_of, columns):
         optimiser = torch.optim.Adam(which.steps[layer].parameters())
         for k in range(settings.steps):
             generator = seed.child("layer", number, layer).child("batch", k).generator()
             chosen = torch.randperm(count, generator=generator)[: settings.batch_simulators].tolist()
+            level = torch.randint(len(data.levels), (len(chosen),), generator=generator).tolist()
             picks = torch.randint(len(columns), (len(chosen), settings.batch_samples), generator=generator).tolist()
-            loss = 0.0
+            loss, terms = 0.0, len(chosen) * settings.batch_samples
             for f, (p, b) in product(members, enumerate(chosen)):
                 for s, i in (columns[c] for c in picks[p]):
-                    loss = loss + bootstrap[f, b] * loss_of(f, b, s, i) / (len(chosen) * settings.batch_samples)
+                    loss = loss + bootstrap[f, b] * loss_of(f, b + count * level[p], s, i) / terms
             optimiser.param_groups[0]["lr"] = settings.learning_rate * one_cycle(k, settings.steps)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
 
-    def error_of_reward(f, b, s, i):
-        sample, layer = data.samples[s], int(graph.layer[s])
+    def error_of_reward(f, row, s, i):
+        sample, layer, b = data.samples[s], int(graph.layer[s]), row % count
         a = int(sample.actions[b, i])
-        return (q(rewards, f, b, layer, sample.x[b, i])[a] - float(sample.rewards[b, i])) ** 2
+        return (q(rewards, f, row, layer, sample.x[b, i])[a] - float(sample.rewards[b, i])) ** 2
 
     layers = [(h, graph.states_of(h)) for h in reversed(range(graph.horizon))]
     for layer, states in layers:
@@ -109,29 +113,31 @@ def slow_fit(net, data, settings, seed):
     V_hat, Q_hat = {}, {}
     with torch.no_grad():
         for layer, states in layers:
-            for f, b, s in product(members, range(count), states):
+            for f, row, s in product(members, range(len(D)), states):
                 for i in range(n):
-                    predicted = q(rewards, f, b, layer, data.samples[s].x[b, i]).clamp(0, 1).tolist()
+                    predicted = q(rewards, f, row, layer, data.samples[s].x[row % count, i]).clamp(0, 1).tolist()
                     for a in range(A):
-                        later = 0.0 if layer + 1 == graph.horizon else V_hat[f, b, int(graph.next_state[s, a])]
-                        Q_hat[f, b, s, i, a] = later + (predicted[a] if varies[s, a] else always[s, a])
-                best = [max(min(max(Q_hat[f, b, s, i, a], 0.0), 1.0) for a in range(A)) for i in range(n)]
-                V_hat[f, b, s] = sum(best) / n
+                        later = 0.0 if layer + 1 == graph.horizon else V_hat[f, row, int(graph.next_state[s, a])]
+                        Q_hat[f, row, s, i, a] = later + (predicted[a] if varies[s, a] else always[s, a])
+                best = [max(min(max(Q_hat[f, row, s, i, a], 0.0), 1.0) for a in range(A)) for i in range(n)]
+                V_hat[f, row, s] = sum(best) / n
 
-    def error_of_values(f, b, s, i):
-        said = q(net, f, b, int(graph.layer[s]), data.samples[s].x[b, i])
-        return sum((said[a] - min(max(Q_hat[f, b, s, i, a], 0.0), 1.0)) ** 2 for a in range(A)) / A
+    def error_of_values(f, row, s, i):
+        said = q(net, f, row, int(graph.layer[s]), data.samples[s].x[row % count, i])
+        return sum((said[a] - min(max(Q_hat[f, row, s, i, a], 0.0), 1.0)) ** 2 for a in range(A)) / A
 
     for layer, states in layers:
         train(net, 1, layer, error_of_values, list(product(states, range(n))))
     return net
 
 
+@pytest.mark.parametrize("fewer", [(), (4.0, 20.0)])
 @pytest.mark.parametrize("bootstrap", [True, False])
 @pytest.mark.parametrize("name", ["lookup", "mlp"])
-def test_training_equals_the_slow_loop(name, bootstrap):
+def test_training_equals_the_slow_loop(name, bootstrap, fewer):
     where = problem("line", nodes=9)
     data, seed = random_data(where), Seed.root(3)
+    data = replace(data, readings=50.0, fewer={n: random_data(where, seed=int(n)).D for n in fewer})
     settings = replace(TINY, bootstrap=bootstrap)
     nets = [make_net(name, where, members=2) for _ in range(3)]
     for net in nets:
@@ -164,9 +170,6 @@ def test_payments_that_never_vary_need_no_network():
     assert payments.varies.any(1).tolist() == (layer == 1).tolist() and not payments.varies[1, 0]
     assert payments.constant[1, 0] == 0.25 and bool((payments.constant[layer != 1] == 0).all())
     assert payments.layers(where.graph) == [1]
-    states = where.graph.states_of(1)
-    completed = payments.completed(torch.full((2, 3, len(states), 4, 2), 0.5), states)
-    assert completed.unique().tolist() == [0.25, 0.5] and bool((completed[:, :, states.index(1), :, 0] == 0.25).all())
 
 
 def test_rewards_come_first_then_layers_from_the_last_then_what_falls_short():

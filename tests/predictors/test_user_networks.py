@@ -17,6 +17,7 @@ from s2r_torch.coverage import path_cover
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.kernels import make_kernel
 from s2r_torch.deployment.export import export_policy
+from s2r_torch.deployment.edges import NO_CHECK
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.deployment.policy_file import load_policy, read, save_policy
 from s2r_torch.episodes import Transitions
@@ -135,7 +136,9 @@ def test_any_module_is_accepted_and_marked(tmp_path):
 @pytest.mark.parametrize("certified", [True, False])
 def test_deploying_says_so_too(certified):
     policy = policy_of(make_net("lookup" if certified else free(), problem("line"), members=1))
-    deployment = SimpleNamespace(episodes=3, used=torch.tensor([10, 10]), likeness="untested", looks=(), notices=())
+    deployment = SimpleNamespace(
+        episodes=3, used=torch.tensor([10, 10]), likeness="untested", looks=(), notices=(), edges=NO_CHECK
+    )
     deployed = SimpleNamespace(deployment=deployment, title="a world", worth=None)
     console = Console(file=StringIO(), width=120)
     console.print(report(policy, deployed))
@@ -148,7 +151,8 @@ def test_free_networks_against_their_modules_one_by_one():
     D, x = densities(where, 1, g), readings(where, (6, 5), g)
     for step in range(3):
         q = net.q(net.condition(D), step, x)
-        features = net.standardised(D.float())[:, None].expand(-1, 5, -1)
+        told = torch.nn.functional.pad(net.standardised(D.float()), (0, 1))  # no scarcity: of as many as ever
+        features = told[:, None].expand(-1, 5, -1)
         rows = torch.cat([features, net.scaled_x(x), net.local(D.float(), step, x)], -1)
         for f in range(3):
             module = nn.Sequential(nn.Linear(rows.shape[-1], 8), nn.GELU(), nn.Linear(8, 2))

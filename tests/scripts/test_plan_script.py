@@ -9,9 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from support.policies import policy_of
 
-from s2r_torch.errors import SettingError
+from s2r_torch.deployment.policy_file import save_policy
+from s2r_torch.errors import CheckpointError, SettingError
 from s2r_torch.planner.curves import EXACT, ORDERS, Curves, exact_crossings, log_range, real_world_curves
+from s2r_torch.planner.looking import Looking, looking_of
 from s2r_torch.planner.orders import leading_orders
 from s2r_torch.planner.schedules import Setting, loops, paper, sweep
 from s2r_torch.reports.plan_figure import draw
@@ -96,3 +99,28 @@ def test_exact_crossings_are_found_between_points():
 def test_numbers_are_short_and_never_overflow():
     shown = [number(value) for value in (None, 999_999, 10**6, 10**400, 0.000123)]
     assert shown == ["-", "999 999", "1.00e6", "1.00e400", "1.23e-4"]
+
+
+def test_how_many_real_episodes_a_policy_file_needs(tmp_path):
+    """The fewest measured from which on the lower end of the interval stays within epsilon; or that none are enough."""
+    curve = Looking((5, 10, 20), (15, 30, 60), (0.60, 0.66, 0.67), (0.59, 0.65, 0.66), (0.61, 0.67, 0.68), 0.68)
+    save_policy(tmp_path / "p.safetensors", policy_of(), notes={"looking": asdict(curve)})
+    save_policy(tmp_path / "none.safetensors", policy_of())
+    for file, epsilon, words in (
+        ("p.safetensors", 0.04, "30 real episodes without reward are enough to lose at most 0.04"),
+        ("p.safetensors", 0.01, "it loses more than 0.01 even after 60 real episodes"),
+        ("none.safetensors", 0.1, "holds no curve"),
+    ):
+        done = run(tmp_path, "figure=null", f"policy={file}", f"epsilon={epsilon}")
+        assert done.returncode == 0 and words in " ".join(done.stdout.split()), done.stdout + done.stderr
+    data = json.loads(run(tmp_path, "figure=null", "policy=p.safetensors", "json=true").stdout)
+    assert data["looking"]["episodes"] == [15, 30, 60]
+    assert run(tmp_path, "policy=no.safetensors").returncode == 2
+
+
+@pytest.mark.parametrize("change", [{"optimal": -1}, {"low": [0.5]}, {"episodes": [30, 15]}, {"episodes": "15"}])
+def test_a_curve_that_no_run_measured_is_refused(change):
+    curve = {"readings": [5, 10], "episodes": [15, 30], "value": [0.5, 0.6], "low": [0.4, 0.5], "high": [0.6, 0.7]}
+    assert looking_of({"looking": curve | {"optimal": 0.7}}, "p").episodes_for(0.2) == 30
+    with pytest.raises(CheckpointError):
+        looking_of({"looking": curve | {"optimal": 0.7} | change}, "p")

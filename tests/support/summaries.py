@@ -1,6 +1,7 @@
 """Summaries by hand, for tables and figures: no run."""
 
 from s2r_torch.learning.elimination import Call
+from s2r_torch.planner.looking import Looking
 from s2r_torch.reports.summary import (
     ClassFacts,
     Eliminated,
@@ -10,7 +11,7 @@ from s2r_torch.reports.summary import (
     Summary,
     Value,
 )
-from s2r_torch.runs.evaluation import Looking, Worth
+from s2r_torch.runs.evaluation import Worth
 
 
 def summary_by_hand(regret=0.02, certified=True, size=8, calls=((0, 5), (3, 3)), **changes) -> Summary:

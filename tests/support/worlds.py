@@ -118,7 +118,7 @@ class TabularPredictors:
         self.tables, self.gains, self.functional = tables, gains, functional  # [F, H, codes, A], [F], [G]
         self.size = len(gains)
 
-    def condition(self, D: Tensor) -> Tensor:
+    def condition(self, D: Tensor, readings: float | None = None) -> Tensor:
         return self.gains[:, None] * (D[:, 0] @ self.functional)
 
     def q(self, conditioned: Tensor, step: int, x: Tensor) -> Tensor:

@@ -130,8 +130,9 @@ class Recording:
         actions = torch.tensor(path, dtype=torch.int64)
         return (self.actions[:, : len(path)] == actions).all(1) & (self.length > len(path))
 
-    def samples(self, graph: StateGraph, most: int | None = None) -> list[Tensor]:
-        """Every state's readings `[..., n_s, d]` in the order of the episodes, the first `most` of them."""
-        columns = self.states(graph).unbind(1)
+    def samples(self, graph: StateGraph, most: int | Tensor | None = None) -> list[Tensor]:
+        """Every state's readings `[..., n_s, d]` in the order of the episodes, the first `most` (or `[xi]`) of them."""
+        columns, xi = self.states(graph).unbind(1), graph.num_states
+        wanted = torch.as_tensor(len(self) if most is None else most).expand(xi).tolist()
         found = ((step, (columns[step] == s).nonzero().flatten()) for s, step in enumerate(graph.layer.tolist()))
-        return [self.x[..., rows[:most], step, :] for step, rows in found]
+        return [self.x[..., rows[:n], step, :] for n, (step, rows) in zip(wanted, found, strict=True)]

@@ -1,10 +1,11 @@
 r"""The finite class of the mixture family: f* and its sign flips and gains (theory.md 5.2), a ready-made F.
 
-    theta_hat(D) = clip(sum_j sign(v_j) (integral over cell j of D[s_1] - u_j) / |v|_1)
+    theta_hat(D) = clip(mean over s of sum_j sign(v_sj) (integral over cell j of D[s] - u_sj) / |v_s|_1)
     f(D, x, a)   = q_h(gain theta_hat(D), j(x), a) with c[h, j, a] replaced by flip[h, j] c[h, j, a]
 
-A linear functional of the start's density alone, so f is defined and Lipschitz also for signed estimates. Flipped
-members have the same greedy values everywhere: Consensus never sees them, the Bellman risk does. Gain 0 is blind.
+A linear functional of all densities, so f is defined and Lipschitz also for signed estimates; what every state says of
+theta counts alike. Flipped members have the same greedy values everywhere: Consensus never sees them, the Bellman risk
+does. Gain 0 is blind.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class MixturePredictors:
 
     Args:
         mixture: the family.
-        grid: the density grid of the first layer.
+        grid: the density grid.
         flips: `[size, H, J]` signs +-1 of every member.
         gains: `[size]` in [0, 1].
 
@@ -72,7 +73,7 @@ class MixturePredictors:
             raise SettingError(
                 expected=f"flips of shape {wanted}", got=str(tuple(self.flips.shape)), cause="another H, J"
             )
-        self._functional, self._offset = _theta_functional(mixture, grid)  # [G], number
+        self._functional, self._offset = _theta_functional(mixture, grid)  # [xi, G], number
 
     @staticmethod
     def build(
@@ -86,7 +87,7 @@ class MixturePredictors:
 
         Args:
             mixture: the family.
-            grid: the density grid of the first layer.
+            grid: the density grid.
             flips: "all" 2^(H J) patterns, or how many: the identity and others drawn without repetition.
             gains: factors of theta_hat; the first should be 1.
             seed: which patterns are drawn.
@@ -138,16 +139,16 @@ class MixturePredictors:
         return {}
 
     def theta_hat(self, D: Tensor) -> Tensor:
-        """The estimate [B] of theta from densities D [B, xi, G]: a linear functional of D[:, 0], clipped."""
-        check_shape("densities", D, (None, None, len(self._functional)), "densities on another grid")
-        return (D[:, 0].double() @ self._functional - self._offset).clamp(-1.0, 1.0)
+        """The estimate [B] of theta from densities D [B, xi, G]: a linear functional, clipped."""
+        check_shape("densities", D, (None, *self._functional.shape), "densities on another grid, or other states")
+        return (D.double().flatten(1) @ self._functional.flatten() - self._offset).clamp(-1.0, 1.0)
 
     def density_error(self, D: Tensor, theta: Tensor) -> float:
         """An oracle's phi_D: max |f*(D_b, x, a) - Q*(theta_b, x, a)| over simulators b with true theta [B, 1]."""
         difference = self.mixture.q_table(self.theta_hat(D)) - self.mixture.q_table(theta[:, 0])
         return float(difference.abs().max())
 
-    def condition(self, D: Tensor) -> Tensor:
+    def condition(self, D: Tensor, readings: float | None = None) -> Tensor:
         """gain theta_hat [size, B], which is all that a member takes from D."""
         return self.gains[:, None] * self.theta_hat(D)
 
@@ -174,21 +175,20 @@ def _unlike(expected: str, got: str) -> CheckpointError:
 
 
 def _theta_functional(mixture: Mixture, grid: Quadrature) -> tuple[Tensor, float]:
-    """The weights [G] and offset of theta_hat = weights . D[s_1] - offset; a node on a common edge is split evenly."""
+    """The weights [xi, G] and offset of theta_hat = weights . D - offset; a node on a common edge is split evenly."""
     nodes = grid.nodes[:, 0].double()
     if float(nodes.min()) > 0.0 or float(nodes.max()) < mixture.num_cells:
         raise SettingError(
             expected=f"a density grid that covers [0, {mixture.num_cells}]",
             got=f"[{float(nodes.min()):g}, {float(nodes.max()):g}]",
-            cause="a grid of another layer or family",
+            cause="a grid of another family",
         )
-    u, v = mixture.offsets[0], mixture.slopes[0]
+    u, v = mixture.offsets[mixture.labels], mixture.slopes[mixture.labels]  # [xi, J]
     left = torch.arange(mixture.num_cells, dtype=torch.float64)[:, None]
     closed, open_ = (left <= nodes) & (nodes <= left + 1), (left < nodes) & (nodes < left + 1)
     inside = (closed.double() + open_.double()) / 2  # [J, G]
-    norm = v.abs().sum()
-    functional = (v.sign()[:, None] * inside).sum(0) * grid.weights.double() / norm
-    return functional, float((v.sign() * u).sum() / norm)
+    sign = v.sign() / v.abs().sum(1, keepdim=True) / len(v)
+    return (sign @ inside) * grid.weights.double(), float((sign * u).sum())
 
 
 def _patterns(bits: int, count: int, seed: int) -> Tensor:

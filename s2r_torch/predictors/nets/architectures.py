@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -65,6 +66,11 @@ class SetsNet(StatisticsNet):
         between = (centre - centre.mean(0)).square().mean(0)
         self.spread.copy_((spread.square().mean(0) + between).sqrt().repeat(xi))
         self.centre.copy_(centre.mean(0).repeat(xi))
+
+    def fit_readings(self, levels: Mapping[float, Tensor]) -> None:
+        super().fit_readings(levels)
+        xi = self.problem.graph.num_states
+        self.drift.copy_(self.drift.view(xi, -1).mean(0).repeat(xi))
 
     def make_embedding(self, generator: torch.Generator | None) -> Embedding:
         layer, width = self.problem.graph.layer, self.options["set_width"]
@@ -182,6 +188,10 @@ class ConesNet(StatisticsNet):
         super().fit_scales(D)
         self.centre.zero_()
         self.spread.fill_(1.0)
+
+    def fit_readings(self, levels: Mapping[float, Tensor]) -> None:
+        super().fit_readings(levels)
+        self.drift.zero_()
 
     def make_step(self, states: int, generator: torch.Generator | None) -> Step:
         return ConeStep(self.sizes(self.summary_size, states), generator)

@@ -5,8 +5,8 @@
         def module(self, inputs, outputs):
             return nn.Sequential(nn.Linear(inputs, 64), nn.GELU(), nn.Linear(64, outputs))
 
-It gets the statistics of `lookup`, the densities looked up at x, and x. Its Lipschitz bound is infinite, and the class
-is marked (`Ensemble.certified`): no guarantee that uses Assumption 4 holds.
+It gets the statistics of `lookup`, the scarcity of readings, the densities looked up at x, and x. Its Lipschitz bound
+is infinite, and the class is marked (`Ensemble.certified`): no guarantee that uses Assumption 4 holds.
 
 What layers do only in training, such as Dropout, they do where gradients are taken, and nowhere else. A module that
 vmap cannot run (`.item()`, an `if` on numbers) is run member by member. A module that cannot be a predictor is refused
@@ -39,7 +39,7 @@ class FreeNet(LookupNet):
         raise NotImplementedError
 
     def make_step(self, states: int, generator: torch.Generator | None) -> Step:
-        inputs = self.summary_size + states + self.problem.spec.obs_dim
+        inputs = self.summary_size + 1 + states + self.problem.spec.obs_dim
         sizes = self.sizes(self.summary_size, states)
         seed = int(torch.randint(2**62, (1,), generator=generator))
         with torch.random.fork_rng(devices=[]), plain_torch(), torch.inference_mode(False), torch.enable_grad():
@@ -52,7 +52,7 @@ class FreeNet(LookupNet):
 class PreparedFree:
     """One step's modules for given D."""
 
-    summary: Tensor  # [B, K]
+    summary: Tensor  # [B, K + 1] with the scarcity of readings
     weights: Weights  # every parameter, stacked
 
     def part(self, members: slice, simulators: slice) -> PreparedFree:
@@ -91,8 +91,8 @@ class FreeStep(Step):
                 "members that differ by their parameters alone", "another result with their parameters only"
             )
 
-    def prepare(self, summary: Tensor, constants: Constants) -> PreparedFree:
-        return PreparedFree(summary, dict(self.weights.items()))
+    def prepare(self, summary: Tensor, scarcity: Tensor, constants: Constants) -> PreparedFree:
+        return PreparedFree(torch.cat([summary, scarcity[:, None]], -1), dict(self.weights.items()))
 
     def values(self, prepared: PreparedFree, columns: Tensor, n: int) -> Tensor:
         rows = torch.cat([prepared.summary.repeat_interleave(n, 0), columns[:-1].T], -1)  # [m, inputs]

@@ -159,7 +159,7 @@ class ConeStep(Step):
         self.sizes = sizes
         self.branch = Branch(sizes, sizes.num_actions * sizes.inputs, generator)
 
-    def prepare(self, summary: Tensor, constants: Constants) -> PreparedCones:
+    def prepare(self, summary: Tensor, scarcity: Tensor, constants: Constants) -> PreparedCones:
         return PreparedCones(self.sizes.bound * summary.T, self.branch.lift(0, keep=False), self.branch.output())
 
     def values(self, prepared: PreparedCones, columns: Tensor, n: int) -> Tensor:

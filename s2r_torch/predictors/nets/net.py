@@ -5,6 +5,10 @@ Every architecture is made of a summary of D without parameters, an embedding le
     D -> summary -> embedding -> head(embedding, densities looked up at x, x) -> f(D, x, .)
     |f(D, x, a) - f(D', x, a)| <= C_L max |D - D'|          for every x and a
 
+A density of few readings is noisy, and what is best to believe of it depends on how few. So summaries are centred by
+what they are on average at so many readings, and the head is told `scarcity`, from 0 for the most readings that
+training saw to 1 for the fewest: numbers that do not depend on D.
+
 To add one, subclass `Net`, give it `summary` (1-Lipschitz statistics of D) and, if it learns more from
 them, `make_embedding`; `@register("name")` makes `net=name` work:
 
@@ -16,7 +20,7 @@ them, `make_embedding`; `@register("name")` makes `net=name` work:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -66,6 +70,8 @@ class Net(nn.Module):
     x_half: Tensor  # [d], float64
     height: Tensor  # [] of densities
     centre: Tensor  # [K] of summaries
+    drift: Tensor  # [K] of the centre, with scarcity
+    readings: Tensor  # [2] fewest and most per state that training saw
     spread: Tensor  # [K]
 
     @plain_torch()
@@ -92,6 +98,8 @@ class Net(nn.Module):
             self.summary_size = self.summary(nothing).shape[-1]
         self.register_buffer("centre", self.height.new_zeros(self.summary_size))
         self.register_buffer("spread", self.height.new_ones(self.summary_size))
+        self.register_buffer("drift", self.height.new_zeros(self.summary_size))
+        self.register_buffer("readings", self.height.new_ones(2))
         self.steps = module_list(
             self.make_step(states if self.looks_up else 0, generator) for states in problem.graph.states_per_layer
         )
@@ -155,15 +163,41 @@ class Net(nn.Module):
             self.spread.copy_(spread.clamp(min=1e-2 * float(spread.max()) if len(spread) else 1.0))
         self.spread.clamp_(min=1e-12)
 
+    @torch.no_grad()
+    def fit_readings(self, levels: Mapping[float, Tensor]) -> None:
+        """Freezes between which numbers of readings training saw densities, and what few of them do to summaries.
+
+        Args:
+            levels: readings per state -> densities [B, xi, G] of the same simulators; after `fit_scales` on the first.
+        """
+        self.readings.copy_(self.readings.new_tensor([min(levels), max(levels)]))
+        scarcity = self.scarcity(torch.tensor([*levels]))
+        means = torch.stack([self.summary(D.to(self.height.dtype)).mean(0) for D in levels.values()])  # [L, K]
+        drift = (scarcity[:, None] * (means - means[0])).sum(0) / scarcity.square().sum().clamp(min=1e-6)
+        self.drift.copy_(drift)
+
     def constants(self) -> Constants:
         """Lipschitz constants in D of the standardised summaries and of look-ups in units of the height."""
         return Constants(1 / self.spread.abs(), 1 / self.height.abs())  # a damaged file may hold negative scales
 
     # -- PredictorGroup ----------------------------------------------------------------------------------------------
 
-    def standardised(self, D: Tensor) -> Tensor:
-        """The summaries that the networks see, [B, K]."""
-        return (self.summary(D) - self.centre) / self.spread
+    def standardised(self, D: Tensor, scarcity: Tensor | None = None) -> Tensor:
+        """The summaries that the networks see, [B, K], for densities of scarcity [B]; None for zeros."""
+        centre = self.centre if scarcity is None else self.centre + self.drift * scarcity[:, None]
+        return (self.summary(D) - centre) / self.spread
+
+    def scarcity(self, readings: Tensor | float | None) -> Tensor:
+        """How noisy densities are, n^(-1/2) on a scale cut at what training saw: 0 for the most readings, 1 for fewest.
+
+        Args:
+            readings: n, behind the density of a state, any shape; None for the most.
+        """
+        most, least = self.readings.rsqrt()  # noise
+        if readings is None:
+            return torch.zeros_like(least)
+        noise = torch.as_tensor(readings, dtype=least.dtype, device=least.device).rsqrt().clamp(least, most)
+        return (noise - least) / (most - least).clamp(min=1e-6)
 
     def local(self, D: Tensor, step: int, x: Tensor) -> Tensor:
         """Densities of the step's states looked up at x [B, n, d], in units of the height: [B, n, S_h]."""
@@ -176,18 +210,27 @@ class Net(nn.Module):
         """Observations in [-1, 1], cut at 3; centred in float64, so that a box far from 0 loses nothing."""
         return ((x.double() - self.x_centre) / self.x_half).clamp(-3, 3).to(self.height.dtype)
 
-    def raw_q(self, step: int, summary: Tensor, local: Tensor, x: Tensor) -> Tensor:
-        """Unclamped f [F, B, n, A] from precomputed features, with gradients: what training uses."""
-        net = self.steps[step]
-        return net(net.prepare(summary, self.constants()), local, self.scaled_x(x))
+    def raw_q(self, step: int, summary: Tensor, local: Tensor, x: Tensor, scarcity: Tensor | None = None) -> Tensor:
+        """Unclamped f [F, B, n, A] from precomputed features, with gradients: what training uses.
+
+        Args:
+            step: 0 .. H-1.
+            summary: `[B, K]` from `standardised`.
+            local: `[B, n, S_h]` from `local`.
+            x: `[B, n, d]`.
+            scarcity: `[B]` from `scarcity`; None for zeros.
+        """
+        net, scarcity = self.steps[step], self.scarcity(None) if scarcity is None else scarcity
+        return net(net.prepare(summary, scarcity.expand(len(summary)), self.constants()), local, self.scaled_x(x))
 
     @torch.no_grad()
-    def condition(self, D: Tensor) -> Conditioned:
+    def condition(self, D: Tensor, readings: float | None = None) -> Conditioned:
         graph, grid = self.problem.graph, self.problem.grid
         check_shape("densities", D, (None, graph.num_states, grid.num_points), "another grid or another state graph")
         D = D.to(self.height.dtype)
-        summary = self.standardised(D)
-        return Conditioned(D, tuple(net.prepare(summary, self.constants()) for net in self.steps))
+        scarcity = self.scarcity(readings).expand(len(D))
+        summary = self.standardised(D, scarcity)
+        return Conditioned(D, tuple(net.prepare(summary, scarcity, self.constants()) for net in self.steps))
 
     @torch.no_grad()
     def q(self, conditioned: Conditioned, step: int, x: Tensor) -> Tensor:

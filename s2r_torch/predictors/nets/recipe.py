@@ -78,7 +78,7 @@ def require_like(net: Net, tensors: dict[str, Tensor]) -> None:
     for name in net.fixed:
         if not torch.equal(mine[name], tensors[name]):
             raise _unlike(f"{name} as the problem gives it", "other numbers")
-    for name in ("height", "spread"):
+    for name in ("height", "spread", "readings"):
         if not bool((tensors[name] > 0).all()):
             raise _unlike(f"{name} above 0", f"{float(tensors[name].min()):g}")
 

@@ -1,10 +1,11 @@
 r"""The networks of one step, up to the first layer, where C_L is spent; heads.py has what follows.
 
-    first = W_e e(D) + W_l D_s(x) + bias        sum_k |W_k| constant_k <= C_L     for every row of W = (W_e, W_l)
+    first = W_e e(D) + W_l D_s(x) + v c + bias   sum_k |W_k| constant_k <= C_L    for every row of W = (W_e, W_l)
 
-with e an embedding of D and D_s(x) the densities of the step's states looked up at x. How it is computed (networks.md):
-features first, [F, features, columns], one column per sample; biases and D's part of the first layer are weights of a
-constant 1; MaxMin is an absolute value in place (`lipschitz.after_abs`). So a layer is one product and one short pass.
+with e an embedding of D, D_s(x) the densities of the step's states looked up at x, and c the scarcity of readings. How
+it is computed (networks.md): features first, [F, features, columns], one column per sample; biases and D's part of the
+first layer are weights of a constant 1; MaxMin is an absolute value in place (`lipschitz.after_abs`). So a layer is one
+product and one short pass.
 """
 
 from __future__ import annotations
@@ -112,8 +113,8 @@ class Step(nn.Module):
 
     sizes: Sizes
 
-    def prepare(self, summary: Tensor, constants: Constants) -> Any:
-        """All that depends on the summary [B, K] and on no sample; it has `part(members, simulators)`."""
+    def prepare(self, summary: Tensor, scarcity: Tensor, constants: Constants) -> Any:
+        """All that depends on the summary [B, K] and on scarcity [B], and on no sample; it has `part(..)`."""
         raise NotImplementedError
 
     def values(self, prepared: Any, columns: Tensor, n: int) -> Tensor:
@@ -156,7 +157,7 @@ class LayeredStep(Step):
     def __init__(self, embedding: Embedding | None, sizes: Sizes, generator: torch.Generator | None, free_outputs: int):
         super().__init__()
         self.embedding, self.sizes = embedding, sizes
-        inputs = sizes.inputs + sizes.states
+        inputs = sizes.inputs + 1 + sizes.states  # embedding, scarcity, look-ups
         self.first = StackedLinear(
             sizes.members, inputs, sizes.width, generator, bound=sizes.bound, bias=self.first_bias
         )
@@ -170,14 +171,15 @@ class LayeredStep(Step):
         """All effective weights, given the first layer's: offset [F, width + 1, B], local [F, width, S_h]."""
         raise NotImplementedError
 
-    def prepare(self, summary: Tensor, constants: Constants) -> Prepared:
+    def prepare(self, summary: Tensor, scarcity: Tensor, constants: Constants) -> Prepared:
         embedded = summary if self.embedding is None else self.embedding(summary, constants.summary)
         weight = self.first.effective(self.input_constants(constants))
         bias: Tensor | None = self.first.bias
         if self.rotated():
             weight, bias = rotate_outputs(weight), None if bias is None else rotate_outputs(bias, -1)
-        size = embedded.shape[-1]
-        offset = affine(embedded, weight[..., :size], bias).mT
+        told = torch.cat([embedded, scarcity[:, None].expand(*embedded.shape[:-1], 1)], -1)
+        size = told.shape[-1]
+        offset = affine(told, weight[..., :size], bias).mT
         return self.assembled(nn.functional.pad(offset, (0, 0, 0, 1)), weight[..., size:])
 
     def lipschitz_bound(self, constants: Constants) -> Tensor:
@@ -207,11 +209,11 @@ class LayeredStep(Step):
         return u
 
     def input_constants(self, constants: Constants) -> Tensor:
-        """Lipschitz constants [K + S_h] of the first layer's inputs."""
+        """Lipschitz constants [K + 1 + S_h] of the first layer's inputs; scarcity does not move with D."""
         embedded = constants.summary
         if self.embedding is not None:
             embedded = embedded.new_full((self.sizes.inputs,), self.sizes.bound)
-        return torch.cat([embedded, constants.local.expand(self.sizes.states)])
+        return torch.cat([embedded, embedded.new_zeros(1), constants.local.expand(self.sizes.states)])
 
 
 def shared(weight: Tensor, columns: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 r"""Trains stacked members together, on simulators alone: rewards, then values, then what has not been learned yet.
 
     rewards   networks like those of F are fitted to immediate rewards, where these vary
-    values    backward induction on the state graph makes Q_hat of them (data.py), and every layer of F is fitted to it
+    values    backward induction on the state graph makes Q_hat of them (targets.py); layers of F are fitted to it
     further   rounds of twice as many steps each, for the layers that cost the class most (shortfall.py)
 
 Members differ by their initial weights and by a bootstrap over simulators. The Bellman error of what comes out is the
@@ -24,16 +24,18 @@ from torch import Tensor
 
 from s2r_torch.predictors.nets.lipschitz_estimate import pairwise_lipschitz
 from s2r_torch.predictors.nets.net import Net
-from s2r_torch.predictors.training.data import Payments, TrainingData, next_values, values
-from s2r_torch.predictors.training.layer_fit import FEW, Ears, LayerFit, Targets, layer_weights
+from s2r_torch.predictors.training.data import TrainingData
+from s2r_torch.predictors.training.layer_fit import FEW, Draw, Ears, LayerFit, layer_weights
 from s2r_torch.predictors.training.memory import Job, Memory, Parts
 from s2r_torch.predictors.training.settings import TrainingSettings, device_of
 from s2r_torch.predictors.training.shortfall import Shortfall, shortfall
 from s2r_torch.predictors.training.state import load_state, origin_of, save_state
+from s2r_torch.predictors.training.targets import Payments, Rewards, Values, View
 from s2r_torch.predictors.training.trainer import EVERY, run_steps
 from s2r_torch.rng import Seed
 
 SAVE_SECONDS = 10.0  # between states written to disk
+VALUED = 16  # samples of a state that its value is the mean over, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +98,7 @@ def fit(
     if net.awaits_bound:
         net = net.with_estimate(pairwise_lipschitz(data.D, data.samples, net.problem.graph))
     net.fit_scales(data.D)
+    net.fit_readings(data.levels)
     run = _Fit(net, data, settings, seed, listener or Listener(), state)
     run.finish(device_of(accelerator), logger, folder)
     trained = run.net_of_snapshots()
@@ -118,19 +121,17 @@ class _Fit:
         self.net, self.data, self.settings, self.seed = net, data, settings, seed
         self.listener, self.state_file = listener, state
         self.graph, self.rewards = net.problem.graph, _copy(net)
-        self.D, count = data.D.float(), len(data.D)
-        held_out = int(settings.held_out * count)
-        self.batched = count - (held_out if held_out > 1 else 0)  # simulators in batches: the first ones
-        self.weight = self.D.new_ones(net.size, count)
-        if settings.bootstrap:  # Bayesian bootstrap over simulators
-            uniform = torch.rand(net.size, count, generator=seed.child("bootstrap").generator(), dtype=torch.float32)
-            self.weight = -uniform.clamp(min=1e-12).log()
-        self.summary = net.standardised(self.D)
+        count, levels = len(data.D), data.levels
+        self.D = torch.cat([D.float() for D in levels.values()])  # rows: L levels of B simulators each
+        self.scarcity = net.scarcity(torch.tensor([*levels])).repeat_interleave(count)
+        self.summary = net.standardised(self.D, self.scarcity)
+        self.draw = _draw(net.size, count, len(levels), settings, seed)
         self.payments = Payments.of(data, self.graph.num_actions)
         jobs = tuple(Job(0, h, settings.steps) for h in self.payments.layers(self.graph))
-        self.memory = Memory.blank(jobs, self.D.new_zeros(net.size, count, self.graph.num_states))
-        self.module: LayerFit | None = None  # in work
-        self.saved, self.unfinished = time.monotonic(), {}
+        self.memory = Memory.blank(jobs, self.D.new_zeros(net.size, len(self.D), self.graph.num_states))
+        self.module: LayerFit  # in work
+        self.saved = time.monotonic()
+        self.unfinished: Parts = {}
         self.origin = origin_of(net, data.tensors(), settings, seed) if state else {}
         if state and state.exists():
             self._go_on_from(state)
@@ -164,78 +165,59 @@ class _Fit:
         """V_hat of all states by backward induction."""
         for layer in range(self.graph.horizon - 1, -1, -1):
             states = self.graph.states_of(layer)
-            for b in torch.arange(len(self.D)).split(FEW):
-                self.memory.V_hat[:, b[:, None], states] = values(self._values(layer, b))
+            view, targets = self._view(layer), self._values(layer)
+            columns = targets.columns.view(len(states), -1)[:, :VALUED]
+            for rows in torch.arange(len(self.D)).split(FEW):
+                Q_hat, _ = targets.at(view, rows, columns.flatten().expand(len(rows), -1))
+                value = Q_hat.amax(-1).unflatten(2, columns.shape).mean(-1)
+                self.memory.V_hat[:, rows[:, None], states] = value
 
     @torch.no_grad()
     def shortfall(self) -> Shortfall:
-        """What the members have not learned, on the simulators that no batch used; on all where none is held out."""
-        first = self.batched if self.batched < len(self.D) else 0
-        b = torch.arange(first, len(self.D))
+        """What the members have not learned, on simulators that no batch used, at the most readings."""
+        rows = self.draw.held_out(1)
 
         def of_layer(layer: int) -> tuple[Tensor, Tensor]:
-            return self._says(self.net, layer, b).clamp(0, 1), self._values(layer, b)
+            view, targets, size = self._view(layer), self._values(layer), len(self.graph.states_of(layer))
+            columns = targets.columns.view(size, -1)[:, :VALUED].flatten().expand(len(rows), -1)
+            said = view.q(self.net, layer, rows, columns).clamp(0, 1)
+            return said.unflatten(2, (size, -1)), targets.at(view, rows, columns)[0].unflatten(2, (size, -1))
 
-        return shortfall(self.graph, of_layer, self.memory.V_hat[:, b, 0].mean(1), len(b))
+        return shortfall(self.graph, of_layer, self.memory.V_hat[:, rows, 0].mean(1), len(rows))
 
     # -- a layer -----------------------------------------------------------------------------------------------------
 
     def _layer_fit(self, job: Job) -> LayerFit:
         """The fit of one job, as far as a state file has brought it."""
-        net, states = (self.net if job.round else self.rewards), self.graph.states_of(job.layer)
-        x = self.data.readings(states).flatten(1, 2)
-        module = LayerFit(
-            net,
+        states = self.graph.states_of(job.layer)
+        self.module = LayerFit(
+            self.net if job.round else self.rewards,
             job.layer,
-            self.summary,
-            net.local(self.D, job.layer, x),
-            self._targets(job, x),
-            self.weight,
-            self.batched,
+            self._view(job.layer),
+            self._values(job.layer) if job.round else Rewards.of(self.data, self.payments, states),
+            self.draw,
             job.steps,
             self.settings,
             self.seed.child("layer", job.round, job.layer),
             Ears(self._on_step, self._on_check),
         )
-        module.go_on(self.unfinished)
+        self.module.go_on(self.unfinished)
         self.unfinished = {}
-        self.module = module
-        return module
+        return self.module
 
-    @torch.no_grad()
-    def _targets(self, job: Job, x: Tensor) -> Targets:
-        states = self.graph.states_of(job.layer)
-        n = x.shape[1] // len(states)
-        columns = torch.arange(x.shape[1])
-        if job.round:
-            every = torch.arange(len(self.D)).split(FEW)
-            value = torch.cat([self._values(job.layer, b) for b in every], 1).flatten(2, 3)
-            return Targets(x, value.clamp(0, 1), columns)
-        varies = self.payments.varies[states].any(1).repeat_interleave(n)
-        asked = torch.nn.functional.one_hot(self.data.actions(states), self.graph.num_actions).float()
-        rewards = self.data.rewards(states)[..., None] * asked
-        return Targets(x, rewards.flatten(1, 2)[None], columns[varies], asked.flatten(1, 2))
+    def _view(self, layer: int) -> View:
+        x = self.data.columns(self.graph.states_of(layer)).x
+        local = self.net.local(self.D, layer, x.repeat(self.draw.levels, 1, 1))  # on the CPU, where the grid is
+        return View(x, local, self.summary, self.scarcity)
 
-    def _values(self, layer: int, b: Tensor) -> Tensor:
-        """Q_hat [F, b, S, n, A] of these simulators, from predicted rewards and V_hat."""
-        states = self.graph.states_of(layer)
-        predicted = self._says(self.rewards, layer, b).clamp(0, 1) if self.payments.varies[states].any() else None
-        r_hat = self.payments.completed(predicted, states)
-        Q_hat = r_hat + next_values(self.graph, self.memory.V_hat[:, b], states)
-        return Q_hat.expand(-1, -1, -1, self.data.samples[0].x.shape[1], -1)
-
-    def _says(self, net: Net, layer: int, b: Tensor) -> Tensor:
-        """What a net gives at all samples of a layer, [F, b, S, n, A]."""
-        states = self.graph.states_of(layer)
-        x = self.data.readings(states)[b]
-        flat = x.flatten(1, 2)
-        q = net.raw_q(layer, self.summary[b], net.local(self.D[b], layer, flat), flat)
-        return q.unflatten(2, x.shape[1:3])
+    def _values(self, layer: int) -> Values:
+        return Values.of(self.rewards, self.payments, self.memory.V_hat, layer, self.data.samples[0].x.shape[1])
 
     def _leave(self, job: Job, module: LayerFit) -> None:
         """What is kept of the last span becomes the layer."""
         kept = module.snapshots.kept
-        for name, value in layer_weights(module.net.cpu(), job.layer).items():
+        self.net.cpu(), self.rewards.cpu()
+        for name, value in layer_weights(module.net, job.layer).items():
             value.copy_(kept[-1][name])
         if job.round:
             self.memory.kept[job.layer] = [{name: value.cpu() for name, value in weights.items()} for weights in kept]
@@ -291,3 +273,13 @@ def _copy(net: Net) -> Net:
     for mine, theirs in zip(copy.parameters(), net.parameters(), strict=True):
         mine.requires_grad_(theirs.requires_grad)
     return copy
+
+
+def _draw(members: int, count: int, levels: int, settings: TrainingSettings, seed: Seed) -> Draw:
+    """Holds simulators out, and draws a Bayesian bootstrap over simulators where that is wanted."""
+    held_out = int(settings.held_out * count)
+    weight = torch.ones(members, count, dtype=torch.float32)
+    if settings.bootstrap:
+        uniform = torch.rand(members, count, generator=seed.child("bootstrap").generator(), dtype=torch.float32)
+        weight = -uniform.clamp(min=1e-12).log()
+    return Draw(weight, count - (held_out if held_out > 1 else 0), levels)

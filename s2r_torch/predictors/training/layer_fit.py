@@ -1,10 +1,10 @@
 r"""One layer of all members fitted to given targets, with Lightning.
 
-    minimise  mean over b, columns of  weight[f, b] sum over a of asked[b, ., a] (f(D_b, x, a) - target[f, b, ., a])^2
+    minimise  mean over rows b and columns i of  weight[f, b] (f(D_b, x_i, a) - target[f, b, i, a])^2
 
-A column is one sample of one state of the layer. Its steps are cut into `snapshots` equal spans, and of each span every
-member keeps one state (snapshots.py): the last one, unless simulators that no batch uses say that it is worse than an
-earlier one; they are asked `CHECKS` times, and end the fit early where every member's error is below `CLOSE`.
+over the actions whose targets are known. Its steps are cut into `snapshots` equal spans, and of each span every member
+keeps one state (snapshots.py): the last one, unless simulators that no batch uses say that it is worse than an earlier
+one; they are asked `CHECKS` times, and end the fit early where every member's error is below `CLOSE`.
 """
 
 from __future__ import annotations
@@ -20,31 +20,13 @@ from torch import Tensor
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.training.settings import TrainingSettings
 from s2r_torch.predictors.training.snapshots import Snapshots, Weights
+from s2r_torch.predictors.training.targets import Targets, View
 from s2r_torch.rng import Seed
 
 CHECKS = 20  # times a fit that held-out risks are looked at
 CLOSE = 2e-3  # root mean squared error, in units of an episode's total reward, that needs no further step
-FEW = 32  # simulators evaluated at once
-
-
-@dataclass(frozen=True, eq=False)
-class Targets:
-    """What one layer is fitted to: m = S n columns per simulator, state by state."""
-
-    x: Tensor  # [B, m, d]
-    value: Tensor  # [F or 1, B, m, A]
-    columns: Tensor  # [k] those that batches are drawn from
-    asked: Tensor | None = None  # [B, m, A] 0 or 1: which values there are; None for all, and free of rewards' noise
-
-    @property
-    def clean(self) -> bool:
-        """Whether they can be met: they are values, not rewards."""
-        return self.asked is None
-
-    def to(self, device: torch.device) -> Targets:
-        """On another device."""
-        asked = None if self.asked is None else self.asked.to(device)
-        return Targets(self.x.to(device), self.value.to(device), self.columns.to(device), asked)
+SEEN = 64  # columns of a row that a check looks at, at most
+FEW = 32  # rows evaluated at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,17 +37,34 @@ class Ears:
     on_check: Callable[[Tensor], None]
 
 
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """Which simulators batches use, and how members weight them."""
+
+    weight: Tensor  # [F, B]
+    batched: int  # the first ones
+    levels: int  # numbers of readings per simulator: R = levels B rows
+
+    @property
+    def count(self) -> int:
+        """B."""
+        return self.weight.shape[1]
+
+    def held_out(self, levels: int) -> Tensor:
+        """The rows of the first levels that no batch uses; all of them where no simulator is held out."""
+        first = self.batched if self.batched < self.count else 0
+        return torch.arange(levels * self.count).view(levels, -1)[:, first:].flatten()
+
+
 class LayerFit(LightningModule):
     """A fit of one layer.
 
     Args:
         net: stacked members; `net.steps[layer]` is trained in place.
         layer: which one.
-        summary: `[B, K]` standardised summaries of all simulators.
-        local: `[B, m, S]` densities looked up at the columns.
-        targets: what to fit.
-        weight: `[F, B]` of every member's simulators.
-        batched: how many simulators batches use, the first ones.
+        view: what they see.
+        targets: what they are fitted to.
+        draw: simulators and weights.
         steps: optimiser steps.
         settings: sizes and rates.
         seed: named stream of this fit.
@@ -76,20 +75,20 @@ class LayerFit(LightningModule):
         self,
         net: Net,
         layer: int,
-        summary: Tensor,
-        local: Tensor,
+        view: View,
         targets: Targets,
-        weight: Tensor,
-        batched: int,
+        draw: Draw,
         steps: int,
         settings: TrainingSettings,
         seed: Seed,
         ears: Ears,
     ):
         super().__init__()
-        self.net, self.layer, self.summary, self.local, self.targets = net, layer, summary, local, targets
-        self.weight, self.batched, self.settings, self.seed, self.ears = weight, batched, settings, seed, ears
-        self.steps, self.start, self.moments = steps, 0, {}
+        self.net, self.layer, self.view, self.targets, self.draw = net, layer, view, targets, draw
+        self.settings, self.seed, self.ears = settings, seed, ears
+        self.steps, self.start = steps, 0
+        self.weight = draw.weight
+        self.moments: dict[int, dict[str, Tensor]] = {}  # Adam's, by the number of a parameter
         self.snapshots = Snapshots(steps, settings.snapshots)
         self.finished = False
 
@@ -107,24 +106,23 @@ class LayerFit(LightningModule):
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_fit_start(self) -> None:
-        for name in ("summary", "local", "weight"):
-            setattr(self, name, getattr(self, name).to(self.device))
-        self.targets = self.targets.to(self.device)
+        self.view, self.targets = self.view.to(self.device), self.targets.to(self.device)
+        self.weight = self.weight.to(self.device)
         self.snapshots.load(self.snapshots.tensors(), self.device)
 
     def training_step(self, number: int) -> Tensor:
-        b, columns = self._batch(int(number))
+        rows, columns = self._batch(int(number))
         with self.seed.child("noise", int(number)).as_global(self.device):  # of Dropout and the like in users' modules
-            squares = self._squares(b, (b[:, None], columns))
-        loss = (squares.mean(-1) * self.weight[:, b]).mean(-1)  # [F]
+            squares = self._squares(rows, columns)
+        loss = (squares.mean(-1) * self.weight[:, rows % self.draw.count]).mean(-1)  # [F]
         if self.logger is not None:
             self.log_dict({"train/bellman_risk": loss.mean().detach(), "train/layer": float(self.layer)})
         return loss.sum()
 
     def on_train_batch_end(self, outputs, batch: int, batch_idx: int) -> None:
         done = int(batch) + 1
-        ended, looked = done in self.snapshots.ends, done % max(1, self.steps // CHECKS) == 0
-        if ended or (looked and self.batched < len(self.summary)):
+        looked = self.draw.batched < self.draw.count and done % max(1, self.steps // CHECKS) == 0
+        if looked or done in self.snapshots.ends:
             self._check(done)
         self.ears.on_step(done, float(outputs["loss"]) / self.net.size)
         if self.finished:
@@ -134,7 +132,7 @@ class LayerFit(LightningModule):
 
     def unfinished(self, done: int) -> dict[str, dict[str, Tensor]]:
         """Everything to go on from after `done` steps, but for the weights."""
-        moments = self.optimizers().optimizer.state_dict()["state"]
+        moments = self.trainer.optimizers[0].state_dict()["state"]
         return {
             "moments": {f"{i}.{key}": value for i, values in moments.items() for key, value in values.items()},
             "snapshots": self.snapshots.tensors(),
@@ -154,9 +152,10 @@ class LayerFit(LightningModule):
     @torch.no_grad()
     def _check(self, done: int) -> None:
         """Shows the members' states, and their risks on the simulators held out, to the snapshots."""
-        first = self.batched if self.batched < len(self.summary) else 0  # of all where none is held out
-        held_out = torch.arange(first, len(self.summary), device=self.summary.device).split(FEW)
-        risks = torch.cat([self._squares(b, (b,)).mean(2) for b in held_out], 1)  # [F, b]
+        rows, columns = self._seen()
+        parts = zip(rows.split(FEW), columns.split(FEW), strict=True)
+        risks = torch.cat([self._squares(*part).mean(2) for part in parts], 1)  # [F, L b]
+        risks = risks.unflatten(1, (self.draw.levels, -1)).mean(1)  # levels of one simulator are no further ones
         weights = layer_weights(self.net, self.layer)
         self.snapshots.look(done, weights, risks)
         self.finished = done == self.steps
@@ -165,22 +164,30 @@ class LayerFit(LightningModule):
             self.finished = True
         self.ears.on_check(risks.mean(1).double().cpu())
 
-    def _squares(self, b: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
-        """Squared errors [F, b, k] at rows of [B, m], summed over the actions that there are values of."""
-        q = self.net.raw_q(self.layer, self.summary[b], self.local[rows], self.targets.x[rows])
-        squares = (q - self.targets.value[(slice(None), *rows)]).square()
-        asked = self.targets.asked
-        return squares.mean(-1) if asked is None else (squares * asked[rows]).sum(-1)
+    def _seen(self) -> tuple[Tensor, Tensor]:
+        """The rows [k] held out, and the columns [k, c] of each that checks look at: always the same ones."""
+        rows, m = self.draw.held_out(self.draw.levels), self.view.x.shape[1]
+        generator = self.seed.child("held-out").generator()
+        columns = torch.rand(len(rows), m, generator=generator, dtype=torch.float32).argsort(-1)[:, :SEEN]
+        device = self.view.x.device
+        return rows.to(device), columns.to(device)
+
+    def _squares(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Squared errors [F, k, c], over the actions whose targets are known: their mean, or of the one tried."""
+        value, known = self.targets.at(self.view, rows, columns)
+        squares = (self.view.q(self.net, self.layer, rows, columns) - value).square()
+        return squares.mean(-1) if known is None else (squares * known).sum(-1)
 
     # -- samples -----------------------------------------------------------------------------------------------------
 
     def _batch(self, number: int) -> tuple[Tensor, Tensor]:
-        """Random simulators [b], and random columns [b, k] of each; a function of the step alone."""
-        generator = self.seed.child("batch", number).generator()
-        b = torch.randperm(self.batched, generator=generator)[: self.settings.batch_simulators]
+        """Random simulators, one level of each, and random columns of it; a function of the step alone."""
+        generator, draw = self.seed.child("batch", number).generator(), self.draw
+        b = torch.randperm(draw.batched, generator=generator)[: self.settings.batch_simulators]
+        rows = b + draw.count * torch.randint(draw.levels, b.shape, generator=generator)
         pick = torch.randint(len(self.targets.columns), (len(b), self.settings.batch_samples), generator=generator)
-        device = self.summary.device
-        return b.to(device), self.targets.columns[pick.to(device)]
+        device = self.view.x.device
+        return rows.to(device), self.targets.columns[pick.to(device)]
 
 
 def layer_weights(net: Net, layer: int) -> Weights:

@@ -85,7 +85,8 @@ class Memory:
     @staticmethod
     def of(parts: Parts) -> tuple[Memory, Parts]:
         """What `parts` gave, and what else there is."""
-        found, kept = parts["memory"], {}
+        found = parts["memory"]
+        kept: dict[int, dict[int, Weights]] = {}
         for place, value in parts.get("kept", {}).items():
             layer, span, name = place.split(".", 2)
             spans = kept.setdefault(int(layer), {})
@@ -95,7 +96,8 @@ class Memory:
             found["V_hat"],
             found["told"],
             found["checked"],
-            *found["count"].tolist(),
-            {layer: [spans[k] for k in sorted(spans)] for layer, spans in kept.items()},
+            finished=int(found["count"][0]),
+            done=int(found["count"][1]),
+            kept={layer: [spans[k] for k in sorted(spans)] for layer, spans in kept.items()},
         )
         return memory, {name: part for name, part in parts.items() if name not in ("memory", "kept")}

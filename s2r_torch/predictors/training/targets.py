@@ -1,0 +1,154 @@
+"""What the networks of one layer see, and what they are fitted to: rewards first, then values.
+
+    r_hat[f, b, i, a]  what a network says of rewards, where an action's reward varies; elsewhere what was always paid
+    Q_hat[f, b, i, a]  = r_hat[f, b, i, a] + V_hat[f, b, T(s, a)]        for the columns i, the samples of state s
+    V_hat[f, b, s]     = mean over the columns of s of max_a clamp(Q_hat[f, b, i, a], 0, 1)
+
+The state graph is known, so values follow from rewards by backward induction, exactly: a layer's targets hold no fit of
+a layer below, and errors of layers do not add up (docs/networks.md). b counts rows: simulators at one number of
+readings after another, and what a density of few readings tells of rewards is all that its values promise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from s2r_torch.base import StateGraph
+from s2r_torch.predictors.nets.net import Net
+from s2r_torch.predictors.training.data import TrainingData
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What a layer's networks see: R rows, every level of every simulator, of m columns, the samples state by state."""
+
+    x: Tensor  # [B, m, d]
+    local: Tensor  # [R, m, S] densities looked up there
+    summary: Tensor  # [R, K]
+    scarcity: Tensor  # [R]
+
+    def q(self, net: Net, layer: int, rows: Tensor, columns: Tensor) -> Tensor:
+        """What a net says of these rows [k] at columns [k, c] of each: [F, k, c, A], unclamped."""
+        x, local = self.x[(rows % len(self.x))[:, None], columns], self.local[rows[:, None], columns]
+        return net.raw_q(layer, self.summary[rows], local, x, self.scarcity[rows])
+
+    def to(self, device: torch.device) -> View:
+        """On another device."""
+        return View(*(part.to(device) for part in (self.x, self.local, self.summary, self.scarcity)))
+
+
+class Targets(Protocol):
+    """What a layer is fitted to."""
+
+    @property
+    def columns(self) -> Tensor:
+        """Those [k] that batches are drawn from."""
+
+    @property
+    def clean(self) -> bool:
+        """Whether a network could meet them: they hold no noise of rewards."""
+
+    def at(self, view: View, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Values [F or 1, k, c, A] at rows [k] and columns [k, c]; and which of them are known, or None for all."""
+
+    def to(self, device: torch.device) -> Targets:
+        """On another device."""
+
+
+@dataclass(frozen=True, eq=False)
+class Payments:
+    """Which actions are paid differently from sample to sample, and what the others are always paid.
+
+    A reward that no sample shows is not known here: rare ones need more samples.
+    """
+
+    varies: Tensor  # [xi, A] bool
+    constant: Tensor  # [xi, A] float32; 0 for an action that was never tried
+
+    @staticmethod
+    def of(data: TrainingData, num_actions: int) -> Payments:
+        """From all samples of all simulators."""
+        varies = torch.zeros(len(data.samples), num_actions, dtype=torch.bool)
+        constant = torch.zeros(len(data.samples), num_actions, dtype=torch.float32)
+        for s, sample in enumerate(data.samples):
+            for a in range(num_actions):
+                paid = sample.rewards[sample.actions == a].float()
+                if len(paid):
+                    constant[s, a], varies[s, a] = paid[0], bool((paid != paid[0]).any())
+        return Payments(varies, constant)
+
+    def layers(self, graph: StateGraph) -> list[int]:
+        """The layers in which some reward varies, from the last one."""
+        return [h for h in reversed(range(graph.horizon)) if bool(self.varies[graph.states_of(h)].any())]
+
+
+@dataclass(frozen=True, eq=False)
+class Rewards:
+    """Rewards that were paid, each for the one action that was tried."""
+
+    paid: Tensor  # [B, m, A] 0 where another action was tried
+    tried: Tensor  # [B, m, A] 0 or 1
+    columns: Tensor
+    clean = False
+
+    @staticmethod
+    def of(data: TrainingData, payments: Payments, states: list[int]) -> Rewards:
+        """Of these states; batches are drawn where some reward varies."""
+        samples = data.columns(states)
+        tried = torch.nn.functional.one_hot(samples.actions, payments.varies.shape[1]).float()
+        varies = payments.varies[states].any(1).repeat_interleave(samples.x.shape[1] // len(states))
+        return Rewards(samples.rewards.float()[..., None] * tried, tried, varies.nonzero().flatten())
+
+    def at(self, view: View, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor | None]:
+        b = (rows % len(self.paid))[:, None]
+        return self.paid[b, columns][None], self.tried[b, columns]
+
+    def to(self, device: torch.device) -> Rewards:
+        return Rewards(*(part.to(device) for part in (self.paid, self.tried, self.columns)))
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """Q_hat: rewards as networks predict them, and V_hat of the layer below."""
+
+    teacher: Net | None  # what predicts rewards; None where none varies
+    layer: int
+    varies: Tensor  # [m, A]
+    constant: Tensor  # [m, A]
+    V_next: Tensor  # [F, R, S, A]
+    state: Tensor  # [m] among the layer's
+    columns: Tensor
+    clean = True
+
+    @staticmethod
+    def of(teacher: Net, payments: Payments, V_hat: Tensor, layer: int, n: int) -> Values:
+        """Of one layer, n samples a state, given V_hat [F, R, xi] of the layer below."""
+        graph = teacher.problem.graph
+        states = graph.states_of(layer)
+        following = graph.next_state[states]
+        return Values(
+            teacher if bool(payments.varies[states].any()) else None,
+            layer,
+            payments.varies[states].repeat_interleave(n, 0),
+            payments.constant[states].repeat_interleave(n, 0),
+            V_hat[:, :, following.clamp(min=0)] * (following >= 0),
+            torch.arange(len(states)).repeat_interleave(n),
+            torch.arange(len(states) * n),
+        )
+
+    @torch.no_grad()
+    def at(self, view: View, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor | None]:
+        r_hat = self.constant[columns]
+        if self.teacher is not None:
+            predicted = view.q(self.teacher, self.layer, rows, columns).clamp(0, 1)
+            r_hat = torch.where(self.varies[columns], predicted, r_hat)
+        return (r_hat + self.V_next[:, rows[:, None], self.state[columns]]).clamp(0, 1), None
+
+    def to(self, device: torch.device) -> Values:
+        parts = (self.varies, self.constant, self.V_next, self.state, self.columns)
+        teacher = None if self.teacher is None else self.teacher.to(device)
+        return Values(teacher, self.layer, *(part.to(device) for part in parts))

@@ -1,0 +1,60 @@
+"""What the class F is trained on: densities of n_dist readings, and of those that few episodes along the cover show."""
+
+import pytest
+import torch
+from support.policies import policy_of
+
+from s2r_torch.assurance.rehearsal import rehearse
+from s2r_torch.coverage import passes, path_cover, typical
+from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.deployment.deploy import deploy
+from s2r_torch.episodes import Guard, Ledger
+from s2r_torch.families import make_family
+from s2r_torch.progress import Silent
+from s2r_torch.rng import Seed
+from s2r_torch.runs import stages
+from s2r_torch.runs.settings import BudgetSettings, PredictorSettings, RunSettings
+
+
+@pytest.mark.parametrize(("readings", "kept"), [((3, 10, 30), (3, 10)), ((), ()), ((50,), ())])
+def test_levels_of_noise_below_that_of_n_dist(readings, kept, monkeypatch):
+    """Levels with fewer readings than n_dist, of the same simulators, noisier the fewer; the rest is left out."""
+    predictors = PredictorSettings(num_simulators=8, n_samples=2, readings=readings)
+    settings = RunSettings(predictors=predictors, budget=BudgetSettings(n_dist=30))
+    context = stages.Context(settings, make_family("grid"), Silent(), Ledger())
+    explored = stages.explore(context)
+    told = []
+
+    def record(context, problem, data):
+        told.append(data)
+        raise StopIteration
+
+    monkeypatch.setattr(stages, "_trainer", record)
+    with pytest.raises(StopIteration):
+        stages.train(context, explored)
+    (data,), graph = told, explored.exploration.graph
+    along = passes(graph, path_cover(graph))
+    assert [*data.levels] == [30, *(typical(n * along) for n in kept)]
+    rough = [float(D.amax(-1).mean()) for _, D in sorted(data.levels.items(), reverse=True)]
+    assert rough == sorted(rough) and all(D.shape == data.D.shape for D in data.levels.values())
+
+
+def test_a_rehearsal_takes_every_reading_that_deploy_takes(monkeypatch):
+    """Both estimate a state's density from n_real readings of every sequence that passes it."""
+    family, policy = make_family("grid"), policy_of()
+    asked = []
+    theta = family.prior(2, torch.Generator().manual_seed(0))
+    guard = Guard(family.simulators(theta, range(2)), Ledger(), "test")
+    estimate = DensityEstimator.__call__
+
+    def spied(self, x):
+        asked.append(x.shape[-2])
+        return estimate(self, x)
+
+    monkeypatch.setattr(DensityEstimator, "__call__", spied)
+    rehearse(policy, guard, 1, Seed.root(0))
+    rehearsed = asked[: family.graph.num_states]
+    deployed = deploy(policy, family.world(theta[0], torch.Generator().manual_seed(1)), refuse=False)
+    expected = 25 * passes(family.graph, policy.cover)
+    assert rehearsed == deployed.used.tolist() == policy.readings.tolist() == expected.tolist()
+    assert max(rehearsed) > min(rehearsed) == 25 and deployed.as_trained
