@@ -16,8 +16,8 @@ from torch import nn
 from s2r_torch.coverage import path_cover
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.kernels import make_kernel
-from s2r_torch.deployment.export import export_policy
 from s2r_torch.deployment.edges import NO_CHECK
+from s2r_torch.deployment.export import export_policy
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.deployment.policy_file import load_policy, read, save_policy
 from s2r_torch.episodes import Transitions
