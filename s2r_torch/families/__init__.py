@@ -22,6 +22,9 @@ FAMILIES = Registry(
         "mixture": "s2r_torch.families.mixture.family:Mixture",
         "lock": "s2r_torch.families.lock:Lock",
         "frozenlake": "s2r_torch.families.frozenlake:FrozenLake",
+        "cliffwalking": "s2r_torch.families.cliffwalking:CliffWalking",
+        "minigrid": "s2r_torch.families.minigrid:MiniGrid",
+        "treasure": "s2r_torch.families.treasure:Treasure",
     },
 )
 

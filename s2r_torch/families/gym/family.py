@@ -44,9 +44,18 @@ def observed_numbers(env: gymnasium.Env, observation: object) -> list[float]:
         ) from error
 
 
-def make_env(env_id: str, **settings) -> gymnasium.Env:
-    """`gymnasium.make` without the checker that warns in the middle of a run; third-party ids are `module:Id`."""
-    return gymnasium.make(env_id, disable_env_checker=True, **settings)
+def make_env(env_id: str, actions: int | None = None, **settings) -> gymnasium.Env:
+    """`gymnasium.make` without the checker that warns in the middle of a run; third-party ids are `module:Id`.
+
+    Args:
+        env_id: what Gymnasium calls it.
+        actions: only the first so many of its discrete actions; None for all.
+        settings: of the environment.
+    """
+    env = gymnasium.make(env_id, disable_env_checker=True, **settings)
+    if actions is None:
+        return env
+    return gymnasium.wrappers.TransformAction(env, lambda action: action, gymnasium.spaces.Discrete(actions))
 
 
 class GymFamily(ReplayFamily):

@@ -1,0 +1,75 @@
+r"""`minigrid`: MiniGrid-Empty-6x6-v0 seen by an uncalibrated camera (camera.py) that sees the tip of the agent's arrow.
+
+The agent starts in the top left cell of 4 x 4, facing right. Actions 0 turn left, 1 turn right, 2 forward, H = 6.
+Reaching the top right cell pays Bernoulli(w), the bottom left one Bernoulli(1 - w); H is too short for both, or for one
+twice. So a fixed list of actions earns 0.5, V* = E max(w, 1 - w) = 0.75. Needs the extra `worlds`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from s2r_torch.errors import SettingError
+from s2r_torch.families.camera import Camera, CameraFamily, entering
+from s2r_torch.families.gym.family import make_env
+from s2r_torch.families.replay.simulators import Moves
+
+ARROW = 0.25  # from the middle of a cell to the tip of the arrow, in cells
+FAR = 4  # the last row and column; walls are at 0 and 5
+
+
+class MiniGrid(CameraFamily):
+    """The family `minigrid`; arguments are those of `Camera`.
+
+    Raises:
+        SettingError: a parameter is out of range, or MiniGrid is not installed.
+    """
+
+    def __init__(
+        self,
+        noise_low: float = 0.06,
+        noise_high: float = 0.12,
+        gain_low: float = 1.0,
+        gain_high: float = 1.2,
+        smoothness: int = 2,
+        quadrature: int = 7,
+    ):
+        super().__init__(
+            name="minigrid",
+            make=lambda theta: _made(),
+            latent=tip,
+            reward=corner_payoffs,
+            horizon=6,
+            corners=((1 - ARROW, 1 - ARROW), (FAR + ARROW, FAR + ARROW)),
+            camera=Camera(noise_low, noise_high, gain_low, gain_high, smoothness, quadrature),
+            apart=ARROW * math.sqrt(2),
+        )
+
+
+def tip(env, observation: object) -> tuple[float, float]:
+    """Where the tip of the arrow is: (row, column)."""
+    column, row = map(int, env.agent_pos)
+    angle = env.agent_dir * math.pi / 2
+    return row + ARROW * math.sin(angle), column + ARROW * math.cos(angle)
+
+
+def corner_payoffs(theta: Tensor, moves: Moves) -> Tensor:
+    """w for entering the top right cell, 1 - w for the bottom left one."""
+    w, total = theta[:, 2:], 0.0
+    for (row, column), pays in (((1, FAR), w), ((FAR, 1), 1 - w)):
+        enters = entering(moves.following, row, column) * (1 - entering(moves.latent, row, column))
+        total = total + enters * pays
+    return total
+
+
+def _made():
+    try:
+        return make_env("minigrid:MiniGrid-Empty-6x6-v0", actions=3)
+    except ImportError as error:
+        raise SettingError(
+            expected="the package minigrid for env=minigrid",
+            got=str(error),
+            cause="install the extra: pip install '.[worlds]'",
+        ) from error
