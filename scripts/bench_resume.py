@@ -67,6 +67,7 @@ def main(options: argparse.Namespace) -> int:
             killed_until_done(command, folder, whole, options.kills, moments, found)
             found["runs"] += 1
             found["other ends"] += ending(folder) != ending(reference)
+            console.print(", ".join(f"{count} {name}" for name, count in found.items()))
     table = Table(*found)
     table.add_row(*map(str, found.values()))
     console.print(table)
