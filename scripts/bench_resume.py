@@ -3,7 +3,8 @@
 An uninterrupted run is the reference. Then runs of the same command are killed, by SIGKILL, SIGTERM and SIGINT in turn,
 at moments drawn uniformly over its time, and started again in the same folder until they end; then in a fresh folder,
 until enough were killed. Exit code 1 if a finished stage was ever written twice, an exit code was another than the
-signal's, or an end differs from the reference in anything but seconds.
+signal's, or an end differs from the reference in anything but seconds. A signal is too late where the run was at its
+end already.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would runs
     console, moments = Console(width=110), random.Random(options.seed)
     command = [f"+experiment={options.experiment}", *(options.overrides or SMALL)]
     with tempfile.TemporaryDirectory() as place:
@@ -61,12 +63,14 @@ def main(options: argparse.Namespace) -> int:
             raise RuntimeError(process.stdout.read())
         whole = time.perf_counter() - start
         console.print(f"uninterrupted: {whole:.0f} s")
-        found = {"kills": 0, "in a stage": 0, "wrong exit codes": 0, "stages done twice": 0, "runs": 0, "other ends": 0}
+        names = ("kills", "in a stage", "too late", "wrong exit codes", "stages done twice", "runs", "other ends")
+        found = dict.fromkeys(names, 0)
         while found["kills"] < options.kills:
             folder = Path(place) / f"run{found['runs']}"
-            killed_until_done(command, folder, whole, options.kills, moments, found)
+            whole = killed_until_done(command, folder, whole, options.kills, moments, found) or whole
             found["runs"] += 1
             found["other ends"] += ending(folder) != ending(reference)
+            console.print(", ".join(f"{count} {name}" for name, count in found.items()))
     table = Table(*found)
     table.add_row(*map(str, found.values()))
     console.print(table)
@@ -76,23 +80,30 @@ def main(options: argparse.Namespace) -> int:
 
 def killed_until_done(
     command: list[str], folder: Path, whole: float, most: int, moments: random.Random, found: dict[str, int]
-) -> None:
-    """Kills one run again and again, until it ends before it is killed or enough were."""
+) -> float | None:
+    """Kills one run again and again, until it ends before it is killed or enough were.
+
+    Returns:
+        How long a run takes, in seconds, if this one never was killed: the machine may be less busy than before.
+    """
     stages: dict[str, int] = {}
+    start, before = time.perf_counter(), found["kills"]
     while True:
-        process = started(command, folder)
-        number = list(SIGNALS)[found["kills"] % len(SIGNALS)]
+        process, sent = started(command, folder), False
+        number = list(SIGNALS)[(found["kills"] + found["too late"]) % len(SIGNALS)]
         try:
             code = process.wait(moments.uniform(0.0, whole) if found["kills"] < most else None)
         except subprocess.TimeoutExpired:
             process.send_signal(number)
+            sent = True
             code = process.wait()
         process.stdout.close()
         now = times(folder)
         found["stages done twice"] += sum(now.get(name) != moment for name, moment in stages.items())
         stages = now
         if code == 0:
-            return
+            found["too late"] += sent
+            return None if sent or found["kills"] > before else time.perf_counter() - start
         found["kills"] += 1
         found["in a stage"] += bool(now)
         found["wrong exit codes"] += code not in (SIGNALS[number], -number)  # before Python takes the signal

@@ -1,6 +1,7 @@
 """The layout is the method: imports go one way, heavy libraries stay in one place, and importing changes nothing."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -39,10 +40,12 @@ HOMES = {
 }
 
 
+@functools.cache
 def modules() -> list[Path]:
     return sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
 
 
+@functools.cache
 def imports(path: Path) -> list[str]:
     """What a module imports when it runs, also inside functions; `from s2r_torch import X` gives s2r_torch.X."""
     tree, names = ast.parse(path.read_text()), []
@@ -64,6 +67,7 @@ def imports(path: Path) -> list[str]:
     return names
 
 
+@functools.cache
 def is_module(name: str) -> bool:
     """Whether a dotted name is a module or a package of ours."""
     place = ROOT / Path(*name.split("."))

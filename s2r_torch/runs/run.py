@@ -38,7 +38,7 @@ from s2r_torch.runs.results import (
     Trained,
     codec,
 )
-from s2r_torch.runs.settings import RunSettings
+from s2r_torch.runs.settings import RunSettings, known_class
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ def execute(
     Raises:
         FolderError: the folder is of another configuration or version, in use, or cannot be written to.
     """
-    stages.known_class(settings, family)  # refuses what cannot be, before anything is drawn
+    known_class(settings, family)  # refuses what cannot be, before anything is drawn
     with held(folder):
         return all_stages(Stages(settings, family, folder, progress or Silent()))
 

@@ -5,7 +5,7 @@ Hydra only fills them (`settings_from`): whatever is wrong in a configuration is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -14,7 +14,7 @@ import torch
 
 from s2r_torch.assurance.certify import CertificateSettings
 from s2r_torch.assurance.diagnostics import DiagnosticSettings
-from s2r_torch.base import StateGraph
+from s2r_torch.base import PredictorGroup, StateGraph
 from s2r_torch.comparators.contract import COMPARATORS
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.errors import SettingError
@@ -288,6 +288,24 @@ def family_from(config: Mapping[str, Any]) -> Family:
     return family_named(name, {key: value for key, value in env.items() if key != "name"}, "env")
 
 
+def known_class(settings: RunSettings, family: Family) -> Callable[..., PredictorGroup] | None:
+    """What builds the family's own class, where that is asked for.
+
+    Raises:
+        SettingError: it is asked for, and there is none; to be known before anything is drawn.
+    """
+    if settings.predictors.kind != "known":
+        return None
+    build = getattr(family, "known_class", None)
+    if build is None:
+        raise SettingError(
+            expected="a family with a ready-made class, such as mixture",
+            got=family.name,
+            cause="predictors=known with a family whose f* is not known",
+        )
+    return build
+
+
 def check_together(settings: RunSettings, family: Family) -> None:
     """Builds what depends on settings and family alone, for nothing: what cannot be built is known before any episode.
 
@@ -299,14 +317,9 @@ def check_together(settings: RunSettings, family: Family) -> None:
     """
     spec = family.spec
     grid = DensityGrid.uniform(spec.low, spec.high, settings.density.nodes)
-    if settings.predictors.kind == "known":
-        if not hasattr(family, "known_class"):
-            raise SettingError(
-                expected="a family with a ready-made class, such as mixture",
-                got=family.name,
-                cause="predictors=known with a family whose f* is not known",
-            )
-        arguments(partial(family.known_class, grid), settings.predictors.known, "predictors.known")
+    build_known = known_class(settings, family)
+    if build_known:
+        arguments(partial(build_known, grid), settings.predictors.known, "predictors.known")
         return
     next_state = torch.full((spec.horizon, spec.num_actions), -1)
     next_state[:-1] = torch.arange(1, spec.horizon)[:, None]

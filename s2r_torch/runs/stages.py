@@ -25,7 +25,6 @@ from s2r_torch.comparators.contract import COMPARATORS, Known, Worlds
 from s2r_torch.coverage import passes, path_cover, typical
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Guard, Ledger, try_actions
-from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import Family
 from s2r_torch.families.draws import Draws
 from s2r_torch.learning import exploration
@@ -55,7 +54,7 @@ from s2r_torch.runs.results import (
     NetEstimate,
     Trained,
 )
-from s2r_torch.runs.settings import RunSettings
+from s2r_torch.runs.settings import RunSettings, known_class
 
 if TYPE_CHECKING:
     from s2r_torch.predictors.training.train import Trainer
@@ -92,24 +91,6 @@ class Context:
     def draws(self) -> Draws:
         """Fresh environments for a purpose, counted."""
         return Draws(self.family, self.seed, self.ledger)
-
-
-def known_class(settings: RunSettings, family: Family) -> Callable[..., PredictorGroup] | None:
-    """What builds the family's own class, where that is asked for.
-
-    Raises:
-        SettingError: it is asked for, and there is none; to be known before anything is drawn.
-    """
-    if settings.predictors.kind != "known":
-        return None
-    build = getattr(family, "known_class", None)
-    if build is None:
-        raise SettingError(
-            expected="a family with a ready-made class, such as mixture",
-            got=family.name,
-            cause="predictors=known with a family whose f* is not known",
-        )
-    return build
 
 
 def check(context: Context) -> Checked:

@@ -259,7 +259,7 @@ def wait_for(process, path):
 
 
 def test_the_second_process_on_a_log_is_refused_at_once_and_nothing_is_lost(site):
-    first = started(site, *ROBOT_LOGGED, "+world.arguments.pause=0.02")
+    first = started(site, *ROBOT_LOGGED, "+world.arguments.pause=0.01")
     wait_for(first, site / "real.csv")
     with pytest.raises(FileError, match=f"real.csv is in use by process {first.pid}"):
         deploy(*ROBOT_LOGGED)
