@@ -187,6 +187,14 @@ def test_a_folder_of_another_run_is_refused_by_name_and_left_as_it_is(finished, 
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 10**5, "\xff"])
+def test_a_folder_whose_origin_was_damaged_is_refused(tmp_path, text):
+    (tmp_path / "stages").mkdir()
+    (tmp_path / "stages" / "origin.json").write_text(text, encoding="latin-1")
+    with pytest.raises(FolderError, match=r"what a run is a function of, in .*origin\.json"):
+        grid_run(folder=tmp_path)
+
+
 def test_interrupted_training_goes_on_in_its_folder(finished, tmp_path, monkeypatch):
     """In the middle of the second fit: the first one is not done again, and the summary is the uninterrupted run's."""
     monkeypatch.setattr(training, "SAVE_SECONDS", -1.0)
