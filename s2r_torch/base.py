@@ -23,6 +23,7 @@ from s2r_torch.text import printable
 Path = tuple[int, ...]
 
 MOST_LETTERS = 100  # of a sensor's name
+MOST_STEPS = 400  # H: states are found depth first, by calls inside each other
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,9 @@ class ProblemSpec:
     reward_width: float = 1.0
 
     def __post_init__(self):
-        for name in ("num_actions", "horizon", "max_states_per_layer", "obs_dim"):
-            if getattr(self, name) < 1:
-                raise SettingError(expected=f"{name} >= 1", got=str(getattr(self, name)), cause="an empty problem")
+        for name in ("num_actions", "max_states_per_layer", "obs_dim"):
+            require_count(name, getattr(self, name))
+        require_count("horizon", self.horizon, MOST_STEPS)
         if not len(self.low) == len(self.high) == self.obs_dim:
             raise SettingError(
                 expected=f"{self.obs_dim} lower and upper bounds, one per coordinate",
@@ -81,6 +82,21 @@ class ProblemSpec:
         if not self.obs_names:
             object.__setattr__(self, "obs_names", tuple(f"x_{i + 1}" for i in range(self.obs_dim)))
         _check_names(self.obs_names, self.obs_dim)
+
+
+def require_count(name: str, value: object, most: int | None = None) -> None:
+    """Raises SettingError unless it is a whole number from 1 to `most`."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or value < 1:
+        raise SettingError(
+            expected=f"{name} >= 1, a whole number", got=printable(repr(value)), cause="an empty problem"
+        )
+    if most is not None and value > most:
+        raise SettingError(
+            expected=f"{name} <= {most}",
+            got=printable(value),
+            cause="a decision at every tick: let one action stand for several steps",
+        )
 
 
 RESERVED = ("episode", "step", "action")  # columns of recorded episodes

@@ -12,6 +12,7 @@ import starting
 if __name__ == "__main__":
     starting.end_on_signals()
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from s2r_torch.errors import FolderError
+from s2r_torch.errors import FolderError, SettingError
 from s2r_torch.families.contract import Family
 from s2r_torch.progress import Silent
 from s2r_torch.reports.comparators_figure import comparators_figure
@@ -35,6 +36,7 @@ from s2r_torch.runs.folder import write_json
 from s2r_torch.runs.run import execute
 from s2r_torch.runs.settings import ComparisonSettings, RunSettings, configured
 from s2r_torch.schema import build
+from s2r_torch.text import printable
 
 
 class Bars(Silent):
@@ -127,6 +129,13 @@ def write_comparators(found: Measured, title: str, folder: Path, console: Consol
 
 def job(cfg: DictConfig, folder: Path, console: Console) -> None:
     given = [text for text in task_overrides() if not text.lstrip("+~").startswith("compare")]
+    seeds = [text for text in given if re.match(r"[+~]*seed\b", text)]
+    if seeds:
+        raise SettingError(
+            expected="compare.seeds=[...]",
+            got=printable(seeds[0]),
+            cause="every entry is run with each of compare.seeds",
+        )
     comparison = build(ComparisonSettings, plain_config(cfg)["compare"], "compare")
     title = f"{comparison.name} on {cfg.name}"
     (compare_comparators if comparison.curves else compare)(comparison, title, given, folder, console)

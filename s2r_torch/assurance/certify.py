@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from scipy.special import bdtrc
@@ -53,6 +53,9 @@ class CertificateSettings(Settings):
         share: of worlds, for the promise on most worlds.
         delta_world: failure probability of the bound on each single simulator's value; `share_bound` allows for it, and
             it is no part of delta. Between 0.1 and 0.4 the promise hardly depends on it.
+        values: what rehearsed policies are worth: mean returns of `episodes`, or `exact`, where the family knows its
+            ground truth; a quadrature that is only close makes the promises approximate.
+        refused: what is done in a world that is refused: `nothing`, which earns 0, or the best fixed `list` of actions.
         density_error: phi_T, a bound on E |f*(D~, .) - f*(D, .)|, where somebody knows it; None measures a proxy, which
             is heuristic.
 
@@ -68,6 +71,8 @@ class CertificateSettings(Settings):
     bound: Annotated[str, OneOf(confidence.BOUNDS)] = "betting"
     share: Share = 0.9
     delta_world: Share = 0.3
+    values: Literal["episodes", "exact"] = "episodes"
+    refused: Literal["nothing", "list"] = "nothing"
     density_error: Annotated[float, Range(0)] | None = None
 
 

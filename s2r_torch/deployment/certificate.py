@@ -83,6 +83,7 @@ class Certificate:
 
 
 PROMISES = 4  # each spends delta
+LIST = ", what the best fixed list of actions earns on average"
 
 
 def _page(c: Certificate) -> str:
@@ -128,7 +129,7 @@ def _used(c: Certificate) -> list[str]:
     here = f"{rate.low:.1%} to {rate.high:.1%} by this one"
     return [
         f"  1. As used, it earns at least {c.used_lower:.3f} per episode on average, of at most 1, where a world that",
-        f"     is refused counts as {c.refused_value:.3f}. {found}",
+        f"     is refused counts as {c.refused_value:.3f}{LIST if c.refused_value else ''}. {found}",
         f"     Of such worlds {rate.rate:.1%} are refused on average over files, {here}.",
     ]
 

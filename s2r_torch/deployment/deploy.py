@@ -301,7 +301,7 @@ def _condition(
             if looks[-1].enough:
                 break
     findings = examine(recording, graph, meta_policy.estimator, meta_policy.problem.spec.obs_names)
-    D_real = meta_policy.densities(samples)
+    D_real = _densities(meta_policy, samples, findings)
     likeness = _doubted(likeness_of(meta_policy, seen), findings)
     if refuse and likeness.verdict == REFUSED:
         raise UnlikeSimulatorsError(
@@ -320,6 +320,15 @@ def _condition(
         )
     wanted = meta_policy.readings
     return Deployment(policy, D_real, len(recording), used, wanted, likeness, tuple(looks), findings, edges=edges)
+
+
+def _densities(meta_policy: MetaPolicy, samples: Sequence[Tensor], findings: tuple[Finding, ...]) -> Tensor:
+    """D_real [xi, G]; where there is none, what was found about how readings were taken is told as a likely cause."""
+    try:
+        return meta_policy.densities(samples)
+    except ObservationError as error:
+        cause = "; ".join([error.cause, *(finding.text for finding in findings)])
+        raise ObservationError(expected=error.expected, got=error.got, cause=cause) from error
 
 
 def _doubted(likeness: Likeness, findings: tuple[Finding, ...]) -> Likeness:

@@ -89,6 +89,11 @@ def require_name(name: object) -> str:
     return name
 
 
+def names_of(names: Sequence[str] | str) -> tuple[str, ...]:
+    """Names as a tuple; a single text is one name, not its letters."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
 @contextmanager
 def users(what: str, cause: str = "a fault in the family's own code") -> Iterator[None]:
     """Around a user's code: whatever it raises becomes one SimulatorError that says what was being done."""

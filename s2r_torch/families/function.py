@@ -24,8 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from s2r_torch.base import require_count
 from s2r_torch.errors import ObservationError, RewardError, SettingError, SimulatorError
-from s2r_torch.families.contract import users
+from s2r_torch.families.contract import names_of, users
 from s2r_torch.families.replay.family import Payoff, Prior, ReplayFamily
 from s2r_torch.families.replay.simulators import Moves
 from s2r_torch.families.sensors import Sensor
@@ -81,7 +82,7 @@ class FunctionFamily(ReplayFamily):
         shared_dynamics: bool = True,
         settings: dict | None = None,
     ):
-        dynamics = FunctionDynamics(step, start, num_actions, tuple(theta_names), shared_dynamics)
+        dynamics = FunctionDynamics(step, start, num_actions, names_of(theta_names), shared_dynamics)
         super().__init__(
             name=name,
             prior=prior,
@@ -133,7 +134,7 @@ class BatchedFamily(ReplayFamily):
             prior=prior,
             theta_names=theta_names,
             sensor=sensor,
-            dynamics=FunctionDynamics(one, tuple(start), num_actions, tuple(theta_names), shared_dynamics),
+            dynamics=FunctionDynamics(one, tuple(start), num_actions, names_of(theta_names), shared_dynamics),
             payoff=Payoff(
                 lambda theta, moves: batched(step, theta, moves.latent, moves.actions)[1],
                 bernoulli_rewards,
@@ -176,8 +177,7 @@ class FunctionDynamics:
 
     def sizes(self, theta: Tensor, horizon: int | None) -> tuple[int, int | None]:
         """A; there is no time limit."""
-        if not (isinstance(self.num_actions, int) and self.num_actions >= 1):
-            raise SettingError(expected="num_actions >= 1", got=repr(self.num_actions), cause="an empty problem")
+        require_count("num_actions", self.num_actions)
         numbers(self.start)
         self.theta(theta)
         return self.num_actions, None

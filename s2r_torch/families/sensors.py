@@ -21,7 +21,9 @@ import torch
 from torch import Tensor
 
 from s2r_torch.errors import SettingError
+from s2r_torch.families.contract import names_of
 from s2r_torch.families.noise import bump_draws, product_nodes, require_smoothness
+from s2r_torch.text import printable
 
 OfTheta = (
     float | Sequence[float] | Callable[[Tensor], Tensor]
@@ -49,6 +51,17 @@ class Sensor(Protocol):
 
     def quadrature(self, theta: Tensor, latent: Tensor) -> tuple[Tensor, Tensor]:
         """Points x [B, xi, m, d] and weights [B, xi, m] of the readings at latent [xi, l]."""
+
+
+def require_sensor(sensor: object) -> None:
+    """Raises SettingError unless it has what a `Sensor` has."""
+    missing = [part for part in ("low", "high", "names", "read") if not hasattr(sensor, part)]
+    if missing or isinstance(sensor, type):
+        raise SettingError(
+            expected="a sensor with low, high, names and read(theta, latent, generators), such as an AffineSensor",
+            got=f"{printable(type(sensor).__name__)} without {', '.join(missing) or 'an object'}",
+            cause="no sensor, its class in place of one, or a function in place of an object",
+        )
 
 
 @dataclass(frozen=True)
@@ -87,7 +100,7 @@ class AffineSensor:
     points: int = 5
 
     def __post_init__(self):
-        object.__setattr__(self, "names", (self.names,) if isinstance(self.names, str) else tuple(self.names))
+        object.__setattr__(self, "names", names_of(self.names))
         d = len(self.names)
         require_smoothness(self.smoothness)
         if self.noise not in NOISES:
@@ -110,13 +123,13 @@ class AffineSensor:
     def read(self, theta: Tensor, latent: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Draws x [B, n, d] at latent [B, n, l] under theta [B, k]; row b consumes generator b alone."""
         x = self._draws(latent.shape[1], generators)
-        return x.mul_(self._of(self.width, theta)).add_(self._of(self.offset, theta)).add_(self._view(theta, latent))
+        return x.mul_(self._width(theta)).add_(self._of(self.offset, theta)).add_(self._view(theta, latent))
 
     def quadrature(self, theta: Tensor, latent: Tensor) -> tuple[Tensor, Tensor]:
         """Points [B, xi, m, d] and weights [B, xi, m] of the readings at latent [xi, l]."""
         nodes, weights = self._nodes()
         centres = self._view(theta, latent.expand(len(theta), *latent.shape)) + self._of(self.offset, theta)
-        x = centres[:, :, None] + self._of(self.width, theta)[:, :, None] * nodes
+        x = centres[:, :, None] + self._width(theta)[:, :, None] * nodes
         return x, weights.expand(x.shape[:3])
 
     @property
@@ -145,6 +158,15 @@ class AffineSensor:
         one, two = seen.unbind(-1)
         first = cosine[..., 0] * one - sine[..., 0] * two
         return torch.stack([first, sine[..., -1] * one + cosine[..., -1] * two], -1)
+
+    def _width(self, theta: Tensor) -> Tensor:
+        """The width of the noise [B, 1, 1] or [B, 1, d]."""
+        width = self._of(self.width, theta)
+        if not bool((width >= 0).all()):
+            raise SettingError(
+                expected="a width of the noise >= 0", got=f"{float(width.min()):g}", cause="a sign, or a prior too wide"
+            )
+        return width
 
     def _of(self, value: OfTheta, theta: Tensor) -> Tensor:
         """A parameter [B, 1, 1] or [B, 1, d] under theta [B, k]."""

@@ -33,11 +33,15 @@ def real_path(path: Path | str) -> Path:
     """Where a path leads: `~` is the home folder, links are followed.
 
     Raises:
-        FileError: there is no such home folder, links lead in a circle, or it is no path at all.
+        FileError: there is no such home folder, links lead in a circle, a name is too long, a folder may not be looked
+            into, or it is no path at all.
     """
-    with told(path):
+    with told(path, "to be a path that can be followed", "a typo, or somebody else's folder"):
         try:
-            return Path(os.path.realpath(Path(path).expanduser()))
+            found = Path(os.path.realpath(Path(path).expanduser()))
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                found.stat()
+            return found
         except (RuntimeError, ValueError) as error:  # nobody's home; a zero byte
             raise OSError(str(error)) from error
 
@@ -145,7 +149,11 @@ class Appended:
 
 
 @contextmanager
-def told(path: Path | str) -> Iterator[None]:
+def told(
+    path: Path | str,
+    wanted: str = "to be written",
+    cause: str = "a full disk or a quota, no permission, or a folder that is none",
+) -> Iterator[None]:
     """Whatever the system refuses in the block becomes one FileError with that path."""
     try:
         yield
@@ -153,9 +161,7 @@ def told(path: Path | str) -> Iterator[None]:
         raise
     except OSError as error:
         raise FileError(
-            expected=f"{printable(path)} to be written",
-            got=printable(error.strerror or error),
-            cause="a full disk or a quota, no permission, or a folder that is none",
+            expected=f"{printable(path)} {wanted}", got=printable(error.strerror or error), cause=cause
         ) from error
 
 

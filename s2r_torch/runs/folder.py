@@ -17,9 +17,11 @@ from s2r_torch.errors import CheckpointError, FileError, FolderError
 from s2r_torch.files import tensors
 from s2r_torch.files.locks import locked
 from s2r_torch.files.records import Codec
+from s2r_torch.files.strict_json import parsed
 from s2r_torch.files.whole import told, write_text
 from s2r_torch.progress import Row
 from s2r_torch.runs.origin import differences
+from s2r_torch.text import printable
 
 STAGES, FITS = "stages", "training"  # folders of finished stages and of unfinished fits
 POLICY = "policy.safetensors"
@@ -54,7 +56,7 @@ class RunFolder:
         self.path, self._codec = Path(path), codec
         place = self.path / STAGES / "origin.json"
         if place.exists():
-            self._require_same(json.loads(place.read_text()), origin)
+            self._require_same(_origin(place), origin)
         else:
             write_json(place, origin)
 
@@ -129,6 +131,21 @@ class RunFolder:
                 got=f"others: {', '.join(unlike[:MOST_TOLD])}{more}",
                 cause="another command or another version; choose a fresh folder, or give the settings of this one",
             )
+
+
+def _origin(place: Path) -> dict:
+    """What a folder says that it was begun with."""
+    try:
+        found = parsed(place.read_text())
+        if not isinstance(found, dict):
+            raise ValueError("no record")
+        return found
+    except (OSError, ValueError) as error:
+        raise FolderError(
+            expected=f"what a run is a function of, in {printable(place)}",
+            got=printable(f"{type(error).__name__}: {error}"),
+            cause="a file that was edited or cut short; choose a fresh folder",
+        ) from error
 
 
 @contextmanager

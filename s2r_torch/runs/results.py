@@ -98,6 +98,7 @@ class Certified:
 
     meta_policy: MetaPolicy
     certificate: Certificate | None
+    fallback: tuple[int, ...] | None = None  # actions that the certificate counts on in refused worlds
 
 
 @dataclass(frozen=True, eq=False)

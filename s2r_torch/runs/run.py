@@ -23,6 +23,7 @@ from s2r_torch.planner.looking import NOTE
 from s2r_torch.progress import Progress, Recorded, Row, Silent
 from s2r_torch.rng import Seed
 from s2r_torch.runs import stages
+from s2r_torch.runs.certifying import require_exact_values
 from s2r_torch.runs.folder import Finished, RunFolder, held
 from s2r_torch.runs.origin import chained, origin_of
 from s2r_torch.runs.results import (
@@ -104,7 +105,8 @@ def execute(
     Raises:
         FolderError: the folder is of another configuration or version, in use, or cannot be written to.
     """
-    known_class(settings, family)  # refuses what cannot be, before anything is drawn
+    known_class(settings, family)  # these refuse what cannot be, before anything is drawn
+    require_exact_values(settings, family)
     with held(folder):
         return all_stages(Stages(settings, family, folder, progress or Silent()))
 
@@ -117,7 +119,7 @@ def all_stages(run: Stages) -> Results:
     calibrated = run.do(stages.calibrate, explored, trained)
     learned = run.do(stages.learn, explored, trained, calibrated)
     diagnosed = run.do(stages.diagnose, explored, learned)
-    certified = run.do(stages.certify, explored, learned)
+    certified = run.do(stages.certify, trained, learned)
     deployed = run.do(stages.deploy_worlds, certified)
     compared = run.do(stages.compare, explored, trained, learned)
     evaluated = run.do(stages.evaluate, certified, deployed, compared)
@@ -225,4 +227,6 @@ class Stages:
             notes[NOTE], result = asdict(result.looking), self.finished["certify"].result
         certificate = result.certificate if isinstance(result, Certified) else None
         family = {"name": self.family.name, "parameters": self.family.parameters()}
+        if getattr(result, "fallback", None):
+            notes["where a world is refused"] = list(result.fallback)
         self._folder.save_policy(result.meta_policy, certificate, family, notes)

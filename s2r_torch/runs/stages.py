@@ -22,6 +22,7 @@ from s2r_torch.assurance.diagnostics import diagnose as diagnose_assumptions
 from s2r_torch.assurance.rehearsal import make_reference, rehearse
 from s2r_torch.base import PredictorGroup
 from s2r_torch.comparators.contract import COMPARATORS, Known, Worlds
+from s2r_torch.comparators.open_loop import best_action_list
 from s2r_torch.coverage import passes, path_cover, typical
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Guard, Ledger, try_actions
@@ -40,6 +41,7 @@ from s2r_torch.problem import Problem
 from s2r_torch.progress import Progress
 from s2r_torch.rng import Seed
 from s2r_torch.runs import evaluation
+from s2r_torch.runs.certifying import exact_values, refused_values
 from s2r_torch.runs.checking import check_for_a_run
 from s2r_torch.runs.results import (
     Calibrated,
@@ -229,7 +231,7 @@ def diagnose(context: Context, explored: Explored, learned: Learned) -> Diagnose
     return Diagnosed(diagnose_assumptions(simulators, D_hat, found, survivors, explored.estimator, settings, seed))
 
 
-def certify(context: Context, explored: Explored, learned: Learned) -> Certified:
+def certify(context: Context, trained: Trained, learned: Learned) -> Certified:
     """Rehearses the deploy procedure on fresh simulators: promises, and scores that worlds are compared with."""
     settings, meta_policy = context.settings.certificate, learned.meta_policy
     if not settings.simulators:
@@ -241,10 +243,21 @@ def certify(context: Context, explored: Explored, learned: Learned) -> Certified
     reference = make_reference(meta_policy, known, fresh, seed.child("reference"))
     meta_policy = replace(meta_policy, reference=reference)
     rehearsal = rehearse(meta_policy, simulators, settings.n_rollouts, seed.child("rehearse"))
-    certificate = certify_policy(meta_policy, simulators, rehearsal, settings, seed)
+    exactly, theta = settings.values == "exact", context.draws.theta("certify", settings.simulators)
+    truth = context.family.truth(theta) if exactly else None
+    fallback = best_action_list(meta_policy.problem.graph, trained.samples) if settings.refused == "list" else None
+    certificate = certify_policy(
+        meta_policy,
+        simulators,
+        rehearsal,
+        settings,
+        seed,
+        exact_values=exact_values(truth, meta_policy.condition(rehearsal.D_hat).act),
+        refused_values=refused_values(fallback, truth, simulators, settings.n_rollouts, seed.child("fallback")),
+    )
     weak = f"; {reference.weakness}" if reference.weakness else ""
     context.progress.say(f"value >= {certificate.value_lower:.3f}, confidence {1 - settings.delta:.0%}{weak}")
-    return Certified(meta_policy, certificate)
+    return Certified(meta_policy, certificate, fallback)
 
 
 def deploy_worlds(context: Context, certified: Certified) -> Deployed:

@@ -120,7 +120,7 @@ class Scripted:
     def __init__(self, actions):
         self.actions = actions
 
-    def condition(self, D):
+    def condition(self, D, readings=None):
         return torch.zeros(1, len(D), dtype=torch.float64)
 
     def q(self, conditioned, step, x):

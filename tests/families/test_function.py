@@ -122,6 +122,28 @@ def test_what_a_step_must_return(step, start, error, words):
         run(rail(step, start=start))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"step": lambda t, s, a: ((1, 2), 0.1)}, "1 latent numbers in every state.* got 2"),
+        ({"horizon": 0}, "horizon >= 1, a whole number; got 0"),
+        ({"horizon": 2.5}, "horizon >= 1, a whole number; got 2.5"),
+        ({"horizon": 10**6}, "horizon <= 400; got 1000000"),
+        ({"num_actions": True}, "num_actions >= 1, a whole number"),
+        ({"num_actions": 2.0}, "num_actions >= 1, a whole number"),
+        ({"max_states_per_layer": 0}, "max_states_per_layer >= 1"),
+        ({"theta_names": "both"}, r"theta of shape \[B, 1\]: both"),
+        ({"sensor": None}, "a sensor with low, high, names and read.* got NoneType without"),
+        ({"sensor": AffineSensor}, "without read|sensor"),
+        ({"sensor": AffineSensor(("x",), width=-1.0)}, "a width of the noise >= 0; got -1"),
+        ({"sensor": AffineSensor(("x",), width=lambda t: t[:, 0] * torch.nan)}, "a width of the noise >= 0; got nan"),
+    ],
+)
+def test_a_family_that_makes_no_sense_is_one_error(wrong, words):
+    with pytest.raises(S2RError, match=words):
+        run(rail(**({"step": plain} | wrong)))
+
+
 def test_other_slips():
     with pytest.raises(SettingError, match="theta_names that are different identifiers"):
         rail(theta_names=("w", "w"))

@@ -74,6 +74,12 @@ def test_what_can_never_be_written_is_one_error(tmp_path, kind, attempt):
     assert names(tmp_path) == before and (tmp_path / "file.txt").read_text() == "kept"
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "\0"], ids=["long", "zero"])
+def test_a_path_that_cannot_be_followed_is_one_error_for_readers_too(name, tmp_path):
+    with pytest.raises(FileError, match="a path that can be followed"):
+        real_path(tmp_path / name)
+
+
 @pytest.mark.skipif(ROOT, reason="root may write everything")
 def test_a_protected_file_is_kept(tmp_path):
     (tmp_path / "a.txt").write_text("kept")

@@ -9,12 +9,16 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from rich.console import Console
+from support.policies import certificate_by_hand
 from support.smoke import small_settings
 
-from s2r_torch.deployment.policy_file import load_policy
+from s2r_torch.comparators.policies import follow
+from s2r_torch.deployment.policy_file import load_policy, read
+from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.errors import FolderError, SettingError
 from s2r_torch.families import make_family
 from s2r_torch.families.exact import optimal, policy_values
+from s2r_torch.families.grid import Grid
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.training import fit as training
 from s2r_torch.progress import Silent
@@ -22,7 +26,9 @@ from s2r_torch.reports import run_figure
 from s2r_torch.reports.console import table
 from s2r_torch.reports.files import write_reports
 from s2r_torch.reports.summary import Summary, unfinished
+from s2r_torch.rng import Seed
 from s2r_torch.runs import stages
+from s2r_torch.runs.certifying import exact_values, refused_values
 from s2r_torch.runs.evaluation import member_regrets
 from s2r_torch.runs.folder import finished_stages
 from s2r_torch.runs.run import Results, Stages, execute
@@ -187,6 +193,14 @@ def test_a_folder_of_another_run_is_refused_by_name_and_left_as_it_is(finished, 
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 10**5, "\xff"])
+def test_a_folder_whose_origin_was_damaged_is_refused(tmp_path, text):
+    (tmp_path / "stages").mkdir()
+    (tmp_path / "stages" / "origin.json").write_text(text, encoding="latin-1")
+    with pytest.raises(FolderError, match=r"what a run is a function of, in .*origin\.json"):
+        grid_run(folder=tmp_path)
+
+
 def test_interrupted_training_goes_on_in_its_folder(finished, tmp_path, monkeypatch):
     """In the middle of the second fit: the first one is not done again, and the summary is the uninterrupted run's."""
     monkeypatch.setattr(training, "SAVE_SECONDS", -1.0)
@@ -219,6 +233,42 @@ def test_too_few_scores_to_refuse_any_world_are_told_when_certifying(finished):
     weakness = "no world can be refused with 20 scores of fresh simulators: 399 are needed for 4 tests"
     assert sum(text.endswith(weakness) for text in said) == 1
     assert f"{weakness}: raise certificate.scores" in Summary.of(finished).notices
+
+
+def test_a_certificate_of_exact_values_where_a_list_is_played_in_refused_worlds(finished, tmp_path):
+    results = grid_run("certificate.values=exact", "certificate.refused=list", folder=tmp_path)
+    sampled, certified = finished.certified.certificate, results.certified
+    truth = make_family("grid").truth(results.draws.theta("certify", 8))
+    best = policy_values(truth, follow(certified.fallback))[:, 0]
+    assert certified.certificate.refused_value == pytest.approx(float(best.mean())) and sampled.refused_value == 0
+    by_hand = certificate_by_hand()
+    assert "counts as 0.500, what the best fixed list" in replace(by_hand, refused_value=0.5).page()
+    assert "best fixed list" not in by_hand.page()
+    header = read(tmp_path / "policy.safetensors")[0]
+    assert header["notes"]["where a world is refused"] == list(certified.fallback)
+    told = f"counts on the actions {' '.join(map(str, certified.fallback))} where a world is refused"
+    assert any(told in notice for notice in Summary.of(results).notices)
+    again = grid_run("certificate.values=exact", "certificate.refused=list", folder=tmp_path)
+    assert again.certified.fallback == certified.fallback
+
+
+def test_values_of_rehearsed_policies_are_exact_or_of_episodes(finished):
+    family, theta = make_family("grid"), finished.draws.theta("certify", 6)
+    guard, actions = Guard(family.simulators(theta, range(6)), Ledger(), "test"), (1, 1, 0, 0, 0)
+    exactly = refused_values(actions, family.truth(theta), guard, 1, Seed.root(0))
+    assert torch.equal(exactly, exact_values(family.truth(theta), follow(actions))) and not guard.ledger.counts
+    by_episodes = refused_values(actions, None, guard, 4000, Seed.root(0))
+    assert torch.allclose(exactly, by_episodes, atol=0.05) and not torch.equal(exactly, by_episodes)
+    assert refused_values(None, None, guard, 1, Seed.root(0)) == 0.0 and exact_values(None, follow(actions)) is None
+
+
+def test_exact_values_are_refused_where_nobody_knows_them():
+    class Unknown(Grid):
+        def truth(self, theta):
+            return None
+
+    with pytest.raises(SettingError, match="ground truth, for certificate.values=exact"):
+        execute(small_settings("+experiment=grid", "certificate.values=exact"), Unknown())
 
 
 def test_variants_of_one_network_are_told_apart():

@@ -110,12 +110,12 @@ def _check_header(header: list[str], line: int, encoding: str) -> None:
             got=printable(",".join(header), 60),
             cause="comments before the header; remove them",
         )
-    if len(header) == 1 and (";" in header[0] or "\t" in header[0]):
+    if len(header) == 1 and {*";\t|"} & {*header[0]}:
         wide = "" if encoding == "utf-8" else f" in {encoding.upper()}"
         raise RecordingError(
             expected="columns separated by commas",
             got=f"{printable(header[0], 60)!r}{wide} at line {line}",
-            cause="a spreadsheet that separates by semicolons or tabs",
+            cause="a program that separates by semicolons, tabs or bars",
         )
 
 

@@ -28,6 +28,8 @@ FOREIGN = {
     b"version https://git-lfs": (None, "a Git LFS pointer: git lfs pull"),
     b"<!DOCTYPE": (None, "a web page"),
     b"<html": (None, "a web page"),
+    b"{": (None, "a JSON text: one row a step is wanted, with a header of names"),
+    b"[": (None, "a JSON text: one row a step is wanted, with a header of names"),
     b"\x1f\x8b": (None, "a gzip file; unpack it"),
     b"\x89HDF": (None, "an HDF5 file; export it as CSV, NPZ or Parquet"),
 }

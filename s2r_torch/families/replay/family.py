@@ -18,9 +18,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.base import MOST_STEPS, ProblemSpec, StateGraph, require_count
 from s2r_torch.errors import RewardError, S2RError
-from s2r_torch.families.contract import GroundTruth, require_name, users
+from s2r_torch.families.contract import GroundTruth, names_of, require_name, users
 from s2r_torch.families.layered import require_theta
 from s2r_torch.families.noise import bernoulli
 from s2r_torch.families.randomness import kept_globals
@@ -35,7 +35,7 @@ from s2r_torch.families.replay.proposals import (
 )
 from s2r_torch.families.replay.simulators import Moves, ReplaySimulators, RewardModel, SteppedWorld, own_reward
 from s2r_torch.families.replay.tree import Episode, ReplayTree, merged_graph
-from s2r_torch.families.sensors import Sensor
+from s2r_torch.families.sensors import Sensor, require_sensor
 from s2r_torch.rng import Seed
 
 Prior = Callable[[int, torch.Generator], Tensor]  # n -> theta [n, k], float64
@@ -94,7 +94,10 @@ class ReplayFamily:
         max_states_per_layer: int | None = None,
         settings: dict | None = None,
     ):
-        self.name, self.sensor, self.theta_names = require_name(name), sensor, tuple(theta_names)
+        self.name, self.sensor, self.theta_names = require_name(name), sensor, names_of(theta_names)
+        require_sensor(sensor)
+        if horizon is not None:
+            require_count("horizon", horizon, MOST_STEPS)
         self.dynamics, self.payoff = dynamics, payoff
         self.proposed: dict[str, str] = {}
         self._prior, self._settings = prior, dict(settings or {})

@@ -164,6 +164,12 @@ class ReplayTree:
         node = self.num_nodes
         if node == 0:
             self._latent = torch.empty(0, len(latent), dtype=torch.float64)
+        if len(latent) != self._latent.shape[1]:
+            raise SimulatorError(
+                expected=f"{self._latent.shape[1]} latent numbers in every state, as at the first start",
+                got=str(len(latent)),
+                cause="states of different lengths: pad them, or give latent=(env, observation) -> numbers",
+            )
         if node == len(self._child):
             self._grow(max(64, node))
         self._root.append(root)
