@@ -86,8 +86,7 @@ class ProblemSpec:
 
 def require_count(name: str, value: object, most: int | None = None) -> None:
     """Raises SettingError unless it is a whole number from 1 to `most`."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or value < 1:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise SettingError(
             expected=f"{name} >= 1, a whole number", got=printable(repr(value)), cause="an empty problem"
         )

@@ -63,7 +63,6 @@ class Camera:
     def sensor(self, centre: Sequence[float], reach: float) -> AffineSensor:
         """Reads places up to `reach` away from `centre`."""
         edge = self.gain_high * reach + self.noise_high + MARGIN  # in any direction
-        low, span = self.noise_low, self.noise_high - self.noise_low
         return AffineSensor(
             ("camera_1", "camera_2"),
             low=(-edge, -edge),
@@ -72,10 +71,14 @@ class Camera:
             centre=tuple(centre),
             gain=lambda theta: theta[:, 1],
             rotation=lambda theta: theta[:, 0],
-            width=lambda theta: low + span * theta[:, 2],
+            width=self.width,
             smoothness=self.smoothness,
             points=self.quadrature,
         )
+
+    def width(self, theta: Tensor) -> Tensor:
+        """Half-width [B] of the noise under theta [B, 3]."""
+        return self.noise_low + (self.noise_high - self.noise_low) * theta[:, 2]
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
         """The prior: theta [n, 3]."""
@@ -141,7 +144,7 @@ class CameraFamily(GymFamily):
         """All readings share the camera, whose heading and gain are integrated over."""
         places = self._tree.latent(self._merged[1])[states, :2] - torch.tensor(self.centre, dtype=torch.float64)
         gains = (self.camera.gain_low, self.camera.gain_high)
-        return camera_evidence(x, places, self.sensor.width(theta), gains, self.camera.smoothness)
+        return camera_evidence(x, places, self.camera.width(theta), gains, self.camera.smoothness)
 
 
 def entering(place: Tensor, row: float, column: float) -> Tensor:

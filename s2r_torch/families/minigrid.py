@@ -57,11 +57,12 @@ def tip(env, observation: object) -> tuple[float, float]:
 
 def corner_payoffs(theta: Tensor, moves: Moves) -> Tensor:
     """w for entering the top right cell, 1 - w for the bottom left one."""
-    w, total = theta[:, 2:], 0.0
-    for (row, column), pays in (((1, FAR), w), ((FAR, 1), 1 - w)):
-        enters = entering(moves.following, row, column) * (1 - entering(moves.latent, row, column))
-        total = total + enters * pays
-    return total
+    w = theta[:, 2:]
+
+    def enters(row: int, column: int) -> Tensor:
+        return entering(moves.following, row, column) * (1 - entering(moves.latent, row, column))
+
+    return enters(1, FAR) * w + enters(FAR, 1) * (1 - w)
 
 
 def _made():

@@ -70,9 +70,9 @@ def _timed():
         ) from error
 
     class Timed(DeepSeaTreasure):
-        def reset(self, **given):
+        def reset(self, seed=None, **given):
             self.moves = 0
-            return super().reset(**given)
+            return super().reset(seed=seed, **given)
 
         def step(self, action):
             observation, reward, terminated, *rest = super().step(action)

@@ -44,5 +44,5 @@ def refused_values(
     if fallback is None:
         return 0.0
     if truth is not None:
-        return exact_values(truth, follow(fallback))
+        return exact.policy_values(truth, follow(fallback))[:, 0].clamp(0, 1)
     return rollout(simulators, follow(fallback), n_rollouts, seed).returns.mean(1)

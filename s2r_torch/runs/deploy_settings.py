@@ -115,7 +115,7 @@ class DeploySettings(Settings):
                 expected="log=... with a live world", got="world=recorded", cause="recorded episodes are in world.file"
             )
         endings = {"log": check_ending, "template": check_ending, "export": export.check_ending}
-        if getattr(self.world, "file", None) is not None:
+        if isinstance(self.world, RecordedWorld) and self.world.file is not None:
             check_ending(self.world.file)
         for key, ending in endings.items():
             if getattr(self, key):

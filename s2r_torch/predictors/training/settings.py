@@ -35,10 +35,10 @@ class TrainingSettings(Settings):
 
     members: Size = 16
     snapshots: Size = 4
-    steps: Size = 200
+    steps: Size = 300
     rounds: Annotated[int, Range(1, 16)] = 4
     tolerance: Share = 0.003
-    batch_simulators: Size = 48
+    batch_simulators: Size = 64
     batch_samples: Size = 12
     learning_rate: Positive = 1e-2
     bootstrap: bool = True
