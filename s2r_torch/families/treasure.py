@@ -11,6 +11,8 @@ w = 1 to the one that takes all nine moves at w = 0. Needs the extra `worlds`.
 
 from __future__ import annotations
 
+import warnings
+
 from torch import Tensor
 
 from s2r_torch.errors import SettingError
@@ -79,4 +81,6 @@ def _timed():
             self.moves = ENDED if terminated else self.moves + 1
             return observation, reward, terminated, *rest
 
-    return Timed()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Gymnasium about the observation space, which is not used
+        return Timed()

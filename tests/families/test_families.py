@@ -13,6 +13,7 @@ from s2r_torch.deployment.live import GuardedWorld
 from s2r_torch.episodes import Guard, Ledger, observe, rollout, try_actions
 from s2r_torch.errors import SettingError
 from s2r_torch.families import exact, make_family, noise
+from s2r_torch.families.cliffwalking import CliffWalking
 from s2r_torch.families.contract import Family
 from s2r_torch.families.frozenlake import FrozenLake
 from s2r_torch.families.grid import Grid
@@ -29,6 +30,7 @@ FAMILIES = {
     "chain": Mixture(horizon=3, max_states=3, num_actions=3, kind="chain", theta_law="two_point"),
     "frozenlake": FrozenLake(),
     "lock": Lock(),
+    "cliffwalking": CliffWalking(),
 }
 Z = 4.5  # standard errors
 

@@ -10,6 +10,7 @@ from scipy import integrate, stats
 from support.known import worlds_of
 
 from s2r_torch.coverage import path_cover
+from s2r_torch.families.cliffwalking import CliffWalking
 from s2r_torch.families.contract import Likelihood
 from s2r_torch.families.frozenlake import FrozenLake
 from s2r_torch.families.grid import Grid
@@ -25,6 +26,7 @@ FAMILIES = {
     "mixture": Mixture(),
     "two_point": Mixture(horizon=3, theta_law="two_point"),
     "frozenlake": FrozenLake(),
+    "cliffwalking": CliffWalking(),
 }
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
 

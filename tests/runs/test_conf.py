@@ -8,6 +8,7 @@ import torch
 import yaml
 from configuration import plain_config
 from script_help import help_on_runs
+from support.optional import needs
 from support.smoke import CONF, SMALL, composed, small_settings
 
 from s2r_torch.errors import SettingError
@@ -39,6 +40,7 @@ def leaves(values: dict, key: str = ""):
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_composes_and_builds(experiment):
+    needs(experiment)
     settings, family = configured(plain_config(composed(f"+experiment={experiment}")))
     assert settings.name == experiment
     assert family.name == experiment
@@ -86,11 +88,14 @@ def test_every_setting_is_explained():
     assert all(len(line) <= 120 for line in text.splitlines())
 
 
-@pytest.mark.parametrize(("group", "names"), [("rule", RULES), ("method", METHODS), ("net", NETS), ("env", FAMILIES)])
-def test_every_name_is_chosen_by_itself(group, names):
-    for name in names:
-        settings, family = configured(plain_config(composed(f"{group}={name}")))
-        assert name in (settings.rule, settings.method, family.name, *settings.nets)
+GROUPS = {"rule": RULES, "method": METHODS, "net": NETS, "env": FAMILIES}
+
+
+@pytest.mark.parametrize(("group", "name"), [(group, name) for group in GROUPS for name in sorted(GROUPS[group])])
+def test_every_name_is_chosen_by_itself(group, name):
+    needs(name)
+    settings, family = configured(plain_config(composed(f"{group}={name}")))
+    assert name in (settings.rule, settings.method, family.name, *settings.nets)
 
 
 def test_net_replaces_or_combines():

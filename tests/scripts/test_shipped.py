@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from make_checkpoints import MOST_BYTES
 
 from s2r_torch.deployment.deploy import deploy
 from s2r_torch.deployment.likeness import UNTESTED
@@ -19,7 +20,7 @@ WORLDS = 12
 @pytest.mark.parametrize("name", ["grid", "frozenlake"])
 def test_a_shipped_policy_is_nearly_optimal_and_keeps_its_promise(name):
     path = FOLDER / f"{name}.safetensors"
-    assert path.stat().st_size < 3_000_000 and (FOLDER / f"{name}.png").exists()
+    assert path.stat().st_size < MOST_BYTES and (FOLDER / f"{name}.png").exists()
     policy, certificate, trained = load_policy(path), load_certificate(path), family_of(path)
     assert (FOLDER / f"{name}.certificate.txt").read_text() == certificate.page() + "\n"
     family, values, best, ledger = make_family(trained["name"], **trained["parameters"]), [], [], Ledger()
