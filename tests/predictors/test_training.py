@@ -295,7 +295,7 @@ def test_every_network_learns_and_stays_certified(name):
     net = make_net(name, where, members=2)
     fresh = copy.deepcopy(net)
     fresh.fit_scales(data.D)
-    settings = TrainingSettings(members=2, snapshots=2, steps=80, batch_simulators=8, batch_samples=16)
+    settings = TrainingSettings(members=2, snapshots=2, steps=80, rounds=1, batch_simulators=8, batch_samples=16)
     trained = fit(net, data, settings, Seed.root(0)).net
     assert float(trained.certify().max()) <= 4.0 * (1 + 1e-6)
     before, after = (
@@ -324,7 +324,7 @@ def mixture_fit():
         return theta, torch.stack([estimate(data.x) for data in samples], 1), samples
 
     _, D, samples = draw("train", 160, 48)
-    settings = TrainingSettings(members=2, snapshots=1, steps=200, batch_simulators=48, batch_samples=8)
+    settings = TrainingSettings(members=2, snapshots=1, steps=200, rounds=1, batch_simulators=48, batch_samples=8)
     theta, D_new, _ = draw("test", 40, 400)
     x = (torch.arange(3, dtype=torch.float64) + 0.5)[:, None].expand(40, 3, 1)
     found = {}

@@ -69,7 +69,7 @@ def trained(name, where, **settings):
         )
         for _ in range(xi)
     )
-    few = TrainingSettings(members=2, snapshots=2, steps=6, batch_simulators=4, batch_samples=2)
+    few = TrainingSettings(members=2, snapshots=2, steps=6, rounds=2, batch_simulators=4, batch_samples=2)
     return fit(
         make_net(name, where, members=2, **settings), TrainingData(bumps(where, B, g), samples), few, Seed.root(0)
     ).net
