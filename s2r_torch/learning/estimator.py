@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import Path, StateGraph
-from s2r_torch.density.bandwidth import SHRINK, lepski_bandwidth, paper_bandwidth, reference_bandwidth
+from s2r_torch.density.bandwidth import SHRINK, lepski_bandwidth, paper_bandwidth, pilot_scale, reference_bandwidth
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import MAX_NODES, DensityGrid
 from s2r_torch.density.kernels import KERNELS, Kernel, make_kernel
+from s2r_torch.density.nodes import nodes_for
 from s2r_torch.density.samples import by_name
 from s2r_torch.episodes import Guard, observe
 from s2r_torch.learning.merging import MergeSettings
@@ -30,7 +31,7 @@ class DensitySettings(Settings):
     """How densities are estimated.
 
     Args:
-        nodes: grid nodes per coordinate.
+        nodes: grid nodes per coordinate; `auto` takes as many as tell the width of densities, by the scale of a pilot.
         kernel: which kernel.
         order: alpha, the smoothness that the kernel exploits.
         bandwidth: `lepski` (adapts to the shape on a pilot), `reference` (the pilot's scale), `paper`
@@ -45,7 +46,7 @@ class DensitySettings(Settings):
         SettingError: a value out of range, or a kernel that has not that order.
     """
 
-    nodes: Annotated[int, Range(2, MAX_NODES)] = 24
+    nodes: Annotated[int, Range(2, MAX_NODES)] | Literal["auto"] = "auto"
     kernel: Annotated[str, OneOf(KERNELS)] = "legendre"
     order: Positive = 2.0
     bandwidth: Positive | Literal["lepski", "reference", "paper"] = "lepski"
@@ -63,19 +64,20 @@ def make_estimator(density: DensitySettings, simulators: Guard, n_dist: int, see
     """Kernel, grid and bandwidth for n_dist samples a state, fixed before the samples they are used on are drawn.
 
     Cost:
-        For `lepski` and `reference`, H n_pilot pilot episodes on at most 32 simulators.
+        For `nodes=auto`, `lepski` and `reference`, H n_pilot pilot episodes on at most 32 simulators.
     """
-    spec = simulators.spec
-    grid = DensityGrid.uniform(spec.low, spec.high, density.nodes)
-    kernel = make_kernel(density.kernel, density.order)
-    if density.bandwidth == "paper":
-        bandwidth = (paper_bandwidth(n_dist, density.order, spec.obs_dim),) * spec.obs_dim
-    elif isinstance(density.bandwidth, str):
-        pilot = pilot_samples(simulators, density.n_pilot, seed)
-        with by_name(spec.obs_names, lambda index: simulators.where(index[0], (0,) * index[1]) if index else ""):
+    spec, kernel = simulators.spec, make_kernel(density.kernel, density.order)
+    adaptive = density.bandwidth in ("lepski", "reference")
+    with by_name(spec.obs_names, lambda index: simulators.where(index[0], (0,) * index[1]) if index else ""):
+        pilot = pilot_samples(simulators, density.n_pilot, seed) if adaptive or density.nodes == "auto" else None
+        scale = pilot_scale(pilot) if density.nodes == "auto" and pilot is not None else None
+        grid = DensityGrid.uniform(spec.low, spec.high, nodes_for(density.nodes, spec.low, spec.high, scale))
+        if adaptive and pilot is not None:
             bandwidth = _bandwidth_for(pilot, density, n_dist, kernel, grid)
-    else:
-        bandwidth = (float(density.bandwidth),) * spec.obs_dim
+        elif density.bandwidth == "paper":
+            bandwidth = (paper_bandwidth(n_dist, density.order, spec.obs_dim),) * spec.obs_dim
+        else:
+            bandwidth = (float(density.bandwidth),) * spec.obs_dim
     return DensityEstimator(grid, kernel, bandwidth, density.boundary, off_grid_limit=density.off_grid_limit)
 
 

@@ -17,6 +17,7 @@ from s2r_torch.assurance.diagnostics import DiagnosticSettings
 from s2r_torch.base import PredictorGroup, StateGraph
 from s2r_torch.comparators.contract import COMPARATORS
 from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.nodes import nodes_for
 from s2r_torch.errors import SettingError
 from s2r_torch.families import family_named
 from s2r_torch.families.contract import Family
@@ -316,7 +317,7 @@ def check_together(settings: RunSettings, family: Family) -> None:
         SettingError: too many nodes, no ready-made class, its arguments, or a network that cannot be built.
     """
     spec = family.spec
-    grid = DensityGrid.uniform(spec.low, spec.high, settings.density.nodes)
+    grid = DensityGrid.uniform(spec.low, spec.high, nodes_for(settings.density.nodes, spec.low, spec.high))
     build_known = known_class(settings, family)
     if build_known:
         arguments(partial(build_known, grid), settings.predictors.known, "predictors.known")

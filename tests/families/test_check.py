@@ -268,7 +268,7 @@ class Port:
 NOTED = {
     "one list for all": ({"pays": False}, "densities are needed", "all theta share one best list"),
     "outliers": ({"simulated": type("O", (LaneSimulators,), {"shown": outliers})}, "box of readings", "outliers"),
-    "a wide box": ({"margin": 60.0}, "box of readings", "much wider"),
+    "a wide box": ({"margin": 6e4}, "box of readings", "much wider"),
     "rounded": (
         {"simulated": type("R", (LaneSimulators,), {"shown": lambda self, x: x.mul(10).round() / 10})},
         "readings vary",

@@ -6,6 +6,7 @@ import torch
 from scipy.special import chdtrc
 from torch import Tensor
 
+from s2r_torch.density.nodes import nodes_for
 from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.families.check.probe import Probe, named, run
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
@@ -16,7 +17,6 @@ OFF_BOX = 0.01  # of a state's readings, as density estimates allow
 CONSTANT, RANDOM = 4, 4  # action lists along which readings are looked at
 SURELY = 1e-9  # p-value of a dependence
 TIMES_TOO_WIDE = 0.25  # node spacings in the standard deviation of a state, below which a grid is too coarse
-NODES = 24  # per coordinate, where a run is told nothing else
 FAR, RARE = 12.0, 0.01  # median deviations from the median, and share, of readings that are outliers
 STRETCHED = 1.4  # times the variance without them, that they make a state's
 
@@ -96,6 +96,8 @@ def _width(probe: Probe, guard) -> list[Finding]:
     far = (x - centre).abs() > FAR * spread
     rare = far.double().mean(1)  # [B, H, d]
     stretch = x.var(1).sum((0, 1)) / (x - centre).masked_fill(far, 0.0).var(1).sum((0, 1))  # [d]
+    widths = tuple((1.5 * spread.flatten(0, 2).median(0).values).tolist())
+    nodes = nodes_for("auto", spec.low, spec.high, widths)
     for j, name in enumerate(spec.obs_names):
         if 0 < float(rare[..., j].max()) <= RARE and float(stretch[j]) > STRETCHED:  # more would be a part of the law
             found = (
@@ -103,10 +105,10 @@ def _width(probe: Probe, guard) -> list[Finding]:
             )
             cause = "outliers: they stretch the scale that bandwidths are taken from"
             findings.append(Finding("box of readings", NOTE, found, cause, "clip them, or model them on purpose"))
-        width = 1.5 * float(spread[..., j].median())
-        spacing = (spec.high[j] - spec.low[j]) / (NODES - 1)
+        spacing = (spec.high[j] - spec.low[j]) / (nodes[j] - 1)
+        width = widths[j]
         if width < TIMES_TOO_WIDE * spacing:
-            found = f"the readings of {name} in a state spread over {width:.3g}, {NODES} nodes are {spacing:.3g} apart"
+            found = f"readings of {name} in a state spread over {width:.3g}, {nodes[j]} nodes are {spacing:.3g} apart"
             wanted = round((spec.high[j] - spec.low[j]) / width) + 1
             cause = "the box is much wider than readings need, or noise is small beside what theta does to readings"
             findings.append(

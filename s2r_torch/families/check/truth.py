@@ -10,10 +10,11 @@ from torch import Tensor
 
 from s2r_torch.base import StateGraph
 from s2r_torch.density.bands import sup_band
-from s2r_torch.density.bandwidth import reference_bandwidth
+from s2r_torch.density.bandwidth import pilot_scale, reference_bandwidth
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
+from s2r_torch.density.nodes import nodes_for
 from s2r_torch.errors import GraphMismatchError
 from s2r_torch.families.check.probe import FEW, Probe, named, of_edges
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
@@ -25,7 +26,6 @@ TOLERANCE = 0.06  # standard deviations of a mean, share of a variance, units of
 DECLARED = 0.5 * 0.75  # of a declared separation, that noise must stay below
 SURELY, ALIKE = 1e-9, 1e-3  # p-values
 CLEARLY = 4.0  # noises, by which states differ where theta lets them
-NODES = {1: 97, 2: 24}  # per coordinate; 16 in more dimensions
 N_MERGE, ROOM = 1000, 1.5 * 1.25  # readings that decide merges, and what they ask of a distance, in units of noise
 
 
@@ -220,7 +220,7 @@ def _closeness(probe: Probe, graph: StateGraph, x: Tensor, ids: tuple[int, ...])
 
 def _estimator(spec, x: Tensor) -> DensityEstimator:
     """Estimates as a run would make them, roughly: the usual nodes, and a bandwidth of the scale of a state."""
-    grid = DensityGrid.uniform(spec.low, spec.high, NODES.get(spec.obs_dim, 16))
+    grid = DensityGrid.uniform(spec.low, spec.high, nodes_for("auto", spec.low, spec.high, pilot_scale(x)))
     kernel = make_kernel("legendre", 2)
     bandwidth = reference_bandwidth(x, N_MERGE, kernel)
     wide = tuple(max(h, space) for h, space in zip(bandwidth, grid.spacing, strict=True))
