@@ -5,7 +5,7 @@ This is the only module that imports joblib.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -59,7 +59,7 @@ class Processes:
         """Ends the processes."""
         get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
-    def _answers(self, common: Any, parcels: Sequence[Any], at_once: int) -> Iterator[Any]:
+    def _answers(self, common: Any, parcels: Sequence[Any], at_once: int) -> Generator[Any, None, None]:
         """Packed answers, in order."""
         threads = torch.get_num_threads()
         with parallel_config("loky", inner_max_num_threads=threads):

@@ -32,6 +32,7 @@ from s2r_torch.runs.certifying import exact_values, refused_values
 from s2r_torch.runs.evaluation import member_regrets
 from s2r_torch.runs.folder import finished_stages
 from s2r_torch.runs.run import Results, Stages, execute
+from s2r_torch.workers.processes import Processes
 
 MIXTURE = (
     "+experiment=mixture",
@@ -356,3 +357,15 @@ def test_family_without_ground_truth_is_valued_by_episodes():
     assert worth.value == pytest.approx(exact, abs=4.5 * 0.5 / (8 * 4000) ** 0.5)
     assert exact <= float(optimal(truth)[0][:, 0].mean())
     assert policies["random"] == pytest.approx(0.475, abs=0.06)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_workers_change_nothing(finished, count):
+    """Same summary to the last digit, the counts of episodes included; and the same policy."""
+    workers = Processes(count)
+    settings = small_settings("+experiment=grid")
+    found = execute(settings, make_family("grid"), workers=workers)
+    assert without_seconds(found) == without_seconds(finished)
+    assert workers.cpu_seconds > 0 and found.cpu_seconds > workers.cpu_seconds
+    for mine, theirs in zip(found.meta_policy.ensemble.groups, finished.meta_policy.ensemble.groups, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(mine.tensors().values(), theirs.tensors().values(), strict=True))
