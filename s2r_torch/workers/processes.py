@@ -56,7 +56,7 @@ class Processes:
                     ) from error
 
     def close(self) -> None:
-        """Ends the processes."""
+        """Ends the processes, in the middle of a task too."""
         get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
     def _answers(self, common: Any, parcels: Sequence[Any], at_once: int) -> Generator[Any, None, None]:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 import warnings
 from pathlib import Path
 
@@ -69,3 +70,9 @@ def reset_of(simulators, n, seed):
     """Readings at the start, of simulators one of which is broken."""
     simulators.inner = Faulty(simulators.inner, 21)
     return observe(simulators, (), n, seed)
+
+
+def slowly_seen(simulators, path, n, seed):
+    """Readings of some simulators, after a while."""
+    time.sleep(0.3)
+    return observe(simulators, path, n, seed)
