@@ -14,6 +14,9 @@ from s2r_torch.families.draws import Draws
 from s2r_torch.families.grid import Grid
 from s2r_torch.families.recipe import FamilyRecipe, require_travel
 from s2r_torch.rng import Seed
+from s2r_torch.runs.origin import origin_of
+from s2r_torch.runs.settings import RunSettings
+from s2r_torch.workers.choice import workers_of
 from s2r_torch.workers.engines import SERIAL, Made
 from s2r_torch.workers.parcels import pack, unpack
 from s2r_torch.workers.processes import Processes
@@ -146,3 +149,13 @@ def test_a_family_that_nobody_can_make_again_is_refused_at_once(two):
     require_travel(family, SERIAL)
     with pytest.raises(SettingError, match="a registered family.*got by_hand"):
         require_travel(family, two)
+
+
+def test_a_setting_says_who_works_and_changes_no_result():
+    assert workers_of(1) is SERIAL and workers_of(3).count == 3
+    origins = [origin_of(RunSettings(workers=workers), make_family("grid")) for workers in (1, 2, "auto", "ray")]
+    assert all(origin == origins[0] for origin in origins)
+    with pytest.raises(SettingError, match="workers"):
+        RunSettings(workers=0)
+    with pytest.raises(SettingError, match="workers"):
+        RunSettings(workers="dask")
