@@ -20,7 +20,7 @@ from s2r_torch.families import make_family
 from s2r_torch.families.exact import optimal, policy_values
 from s2r_torch.families.grid import Grid
 from s2r_torch.predictors.ensemble import Ensemble
-from s2r_torch.predictors.training import fit as training
+from s2r_torch.predictors.training import work
 from s2r_torch.progress import Silent
 from s2r_torch.reports import run_figure
 from s2r_torch.reports.console import table
@@ -202,15 +202,19 @@ def test_a_folder_whose_origin_was_damaged_is_refused(tmp_path, text):
         grid_run(folder=tmp_path)
 
 
+def states_of_fits(folder: Path) -> list[str]:
+    return sorted(path.stem for path in (folder / "training").iterdir())
+
+
 def test_interrupted_training_goes_on_in_its_folder(finished, tmp_path, monkeypatch):
     """In the middle of the second fit: the first one is not done again, and the summary is the uninterrupted run's."""
-    monkeypatch.setattr(training, "SAVE_SECONDS", -1.0)
+    monkeypatch.setattr(work, "SAVE_SECONDS", -1.0)
     with pytest.raises(KeyboardInterrupt):
         grid_run(folder=tmp_path, progress=Impatient(series="held_out_risk/lookup/", step=50))
-    assert {path.name for path in (tmp_path / "training").iterdir()} == {"lookup.safetensors"}
+    assert states_of_fits(tmp_path) == ["lookup", "lookup-1-3"]  # the fit, and its layer in work
     with pytest.raises(KeyboardInterrupt):
         grid_run(folder=tmp_path, progress=Impatient(series="held_out_risk/blind/", step=50))
-    assert {path.name for path in (tmp_path / "training").iterdir()} == {"blind.safetensors"}
+    assert states_of_fits(tmp_path) == ["blind", "blind-1-3"]  # the fit, and its layer in work
     whole = grid_run(folder=tmp_path)
     assert without_seconds(whole) == without_seconds(finished) and not (tmp_path / "training").exists()
 
