@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from s2r_torch.base import Path, ProblemSpec, Simulators, after, check_shape
 from s2r_torch.errors import ObservationError, RewardError, S2RError, SettingError, SimulatorError
 from s2r_torch.rng import Seed
 from s2r_torch.text import printable
+from s2r_torch.workers.engines import SERIAL, Workers
 
 Act = Callable[[int, Tensor], Tensor]  # (step, x [B, n, d]) -> actions [B, n]
 
@@ -33,6 +35,21 @@ class Ledger:
     def add(self, purpose: str, episodes: int) -> None:
         self.counts[purpose] += episodes
 
+    def include(self, other: Ledger) -> None:
+        """Adds all that another one counted elsewhere."""
+        for name, counted in vars(other).items():
+            getattr(self, name).update(counted)
+
+
+class Recipe(Protocol):
+    """How simulators are made again elsewhere."""
+
+    def simulators(self) -> Simulators:
+        """They, as before their first episode."""
+
+    def select(self, indices: Sequence[int]) -> Recipe:
+        """Of some of them."""
+
 
 class Guard:
     """Simulators whose every episode is counted and checked, with rewards scaled to a total in [0, 1].
@@ -43,10 +60,20 @@ class Guard:
         simulators: what to guard.
         ledger: where episodes are counted.
         purpose: what they are counted as, for example "explore".
+        recipe: how they are made again where they travel to; None where nobody knows.
+        workers: who takes on parts of them (workers/simulators.py).
     """
 
-    def __init__(self, simulators: Simulators, ledger: Ledger, purpose: str):
+    def __init__(
+        self,
+        simulators: Simulators,
+        ledger: Ledger,
+        purpose: str,
+        recipe: Recipe | None = None,
+        workers: Workers = SERIAL,
+    ):
         self.inner, self.ledger, self.purpose = simulators, ledger, purpose
+        self.recipe, self.workers = recipe, workers
         self.spec: ProblemSpec = simulators.spec
         self.ids = tuple(simulators.ids)
         self._total = torch.empty(0)  # [B, n] return of the running episodes
@@ -87,11 +114,26 @@ class Guard:
         return x
 
     def select(self, indices: Sequence[int]) -> Guard:
-        return Guard(self.inner.select(indices), self.ledger, self.purpose)
+        recipe = self.recipe and self.recipe.select(indices)
+        return Guard(self.inner.select(indices), self.ledger, self.purpose, recipe, self.workers)
 
     def for_purpose(self, purpose: str) -> Guard:
         """The same simulators, counted under another name."""
-        return Guard(self.inner, self.ledger, purpose)
+        return Guard(self.inner, self.ledger, purpose, self.recipe, self.workers)
+
+    def apart(self) -> Guard:
+        """The same simulators, counted in a ledger of their own."""
+        return Guard(self.inner, Ledger(), self.purpose, self.recipe)
+
+    def __reduce__(self):  # simulators travel as their recipe
+        if self.recipe is None:
+            raise TypeError("simulators that no registered family made cannot travel")
+        return _arrived, (self.recipe, self.purpose)
+
+    @property
+    def named(self) -> str:
+        """In words: "simulators 16, 17, 18, 19, ..."."""
+        return _named(self.ids).removeprefix("one of ")
 
     def where(self, b: int, path: Path) -> str:
         """A place in words: "in simulator 17 after actions 0 1"."""
@@ -149,6 +191,11 @@ class Guard:
         return self.where(b, tuple(int(a[b, i]) for a in self._actions))
 
 
+def _arrived(recipe: Recipe, purpose: str) -> Guard:
+    """Simulators where they have travelled to; what they count is theirs."""
+    return Guard(recipe.simulators(), Ledger(), purpose, recipe)
+
+
 @dataclass(frozen=True, eq=False)
 class Transitions:
     """Single decisions at one state: what TD-Eliminate learns from."""
@@ -156,6 +203,13 @@ class Transitions:
     x: Tensor  # [B, n, d]
     actions: Tensor  # [B, n]
     rewards: Tensor  # [B, n]
+
+    @staticmethod
+    def joined(parts: Sequence[Transitions]) -> Transitions:
+        """Those of several parts of the simulators."""
+        return Transitions(
+            *(torch.cat([getattr(part, name) for part in parts]) for name in ("x", "actions", "rewards"))
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +219,11 @@ class Rollouts:
     x: Tensor  # [B, n, H, d]
     actions: Tensor  # [B, n, H]
     rewards: Tensor  # [B, n, H]
+
+    @staticmethod
+    def joined(parts: Sequence[Rollouts]) -> Rollouts:
+        """Those of several parts of the simulators."""
+        return Rollouts(*map(torch.cat, zip(*((p.x, p.actions, p.rewards) for p in parts), strict=True)))
 
     @property
     def returns(self) -> Tensor:

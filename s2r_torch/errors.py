@@ -18,6 +18,10 @@ class S2RError(Exception):
         self.expected, self.got, self.cause = expected, got, cause
         super().__init__(f"expected {expected}; got {got}; likely cause: {cause}")
 
+    def __reduce__(self):  # an error of another process is the same one here, its notes included
+        given = {"expected": self.expected, "got": self.got, "cause": self.cause}
+        return _again, (type(self), given), self.__dict__
+
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM, as a service or a scheduler sends it: like Ctrl-C, but the exit code is 143."""
@@ -45,6 +49,14 @@ class RewardError(S2RError, ValueError):
 
 class SimulatorError(S2RError, RuntimeError):
     """A simulator raised or died; the original exception is its `__cause__`."""
+
+
+class WorkerError(S2RError, RuntimeError):
+    """A worker died at the same part again and again; `part` says at which one."""
+
+    def __init__(self, *, expected: str, got: str, cause: str, part: int = 0):
+        super().__init__(expected=expected, got=got, cause=cause)
+        self.part = part
 
 
 class ExplorationError(S2RError, RuntimeError):
@@ -81,3 +93,8 @@ class FileError(S2RError, OSError):
 
 class CheckpointError(S2RError, ValueError):
     """A policy file is cut, damaged, from a newer format, or contradicts what it is used with."""
+
+
+def _again(cls: type[S2RError], given: dict[str, str]) -> S2RError:
+    """An error that was raised elsewhere."""
+    return cls(**given)

@@ -49,7 +49,7 @@ class Seed:
     def as_global(self, device: torch.device) -> Iterator[None]:
         """torch's global generators as this stream, for code that takes no generator; afterwards they are as before."""
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.default_generator.manual_seed(self.integer())  # torch.manual_seed queues calls for all devices
+            torch.default_generator.manual_seed(self.integer())  # torch.manual_seed queues calls for every device
             if device.type == "cuda":
                 torch.cuda.manual_seed(self.integer())
             yield

@@ -15,6 +15,7 @@ if __name__ == "__main__":
 import re
 import shutil
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -37,6 +38,7 @@ from s2r_torch.runs.run import execute
 from s2r_torch.runs.settings import ComparisonSettings, RunSettings, configured
 from s2r_torch.schema import build
 from s2r_torch.text import printable
+from s2r_torch.workers.choice import workers_of
 
 
 class Bars(Silent):
@@ -59,11 +61,12 @@ class Bars(Silent):
 def run(settings: RunSettings, family: Family, folder: Path, progress: Silent) -> Summary:
     """One run; finished stages of the same configuration and version are kept, of another one replaced."""
     torch.set_num_threads(settings.trainer.threads)
-    try:
-        results = execute(settings, family, folder, progress)
-    except FolderError:
-        shutil.rmtree(folder)
-        results = execute(settings, family, folder, progress)
+    with closing(workers_of(settings.workers)) as workers:
+        try:
+            results = execute(settings, family, folder, progress, workers)
+        except FolderError:
+            shutil.rmtree(folder)
+            results = execute(settings, family, folder, progress, workers)
     summary = Summary.of(results)
     write_json(folder / "summary.json", summary.to_json())
     return summary

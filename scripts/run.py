@@ -3,6 +3,7 @@
 python scripts/run.py +experiment=grid
 python scripts/run.py +experiment=frozenlake seed=1
 python scripts/run.py +experiment=grid net=mlp method=sweep rule=sharp
+python scripts/run.py +experiment=frozenlake workers=auto trainer.threads=1
 
 Stopped anywhere, the same command with hydra.run.dir=FOLDER goes on from there.
 """
@@ -12,6 +13,7 @@ import starting
 if __name__ == "__main__":
     starting.end_on_signals()
 
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -26,6 +28,7 @@ from s2r_torch.reports.summary import unfinished
 from s2r_torch.runs.folder import finished_stages, write_json
 from s2r_torch.runs.run import execute
 from s2r_torch.runs.settings import configured
+from s2r_torch.workers.choice import workers_of
 
 
 def run(cfg: DictConfig, folder: Path, console: Console) -> None:
@@ -33,8 +36,8 @@ def run(cfg: DictConfig, folder: Path, console: Console) -> None:
     settings, family = configured(plain_config(cfg))
     torch.set_num_threads(settings.trainer.threads)
     try:
-        with LiveReporter(console) as progress:
-            results = execute(settings, family, folder, progress)
+        with LiveReporter(console) as progress, closing(workers_of(settings.workers)) as workers:
+            results = execute(settings, family, folder, progress, workers)
     except FolderError:
         raise  # that folder is another run's
     except BaseException as error:

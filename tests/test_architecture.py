@@ -14,7 +14,7 @@ PACKAGE = ROOT / "s2r_torch"
 # Lowest layer first; a module imports from its own line or from lines above it (docs/architecture.md).
 LAYERS = (
     ("base", "errors", "rng", "registry", "text", "progress", "schema", "defaults", "files"),
-    ("density", "coverage", "episodes", "planner", "problem"),
+    ("density", "coverage", "episodes", "planner", "problem", "workers"),
     ("families",),
     ("predictors",),
     ("learning", "deployment"),
@@ -30,7 +30,9 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 HOMES = {
     "hydra": set(),
     "omegaconf": set(),
-    "lightning": {f"predictors/training/{name}.py" for name in ("fit", "layer_fit", "trainer")},
+    "lightning": {f"predictors/training/{name}.py" for name in ("layer_fit", "trainer")},
+    "joblib": {"workers/processes.py"},
+    "ray": {"workers/cluster.py"},
     "gymnasium": {"families/gym/family.py"},
     "safetensors": {"files/tensors.py"},
     "matplotlib": {f"reports/{path.name}" for path in (PACKAGE / "reports").glob("*.py")},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from s2r_torch.coverage import passages
@@ -18,8 +19,7 @@ from s2r_torch.deployment.policy import MetaPolicy, Policy
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.episodes import Guard, Rollouts, rollout
 from s2r_torch.rng import Seed
-
-MOST_NUMBERS = 2**24  # densities and readings that are held at once while many simulators are looked at, 128 MiB
+from s2r_torch.workers.simulators import in_parts, map_simulators
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +42,16 @@ def rehearse(meta_policy: MetaPolicy, simulators: Guard, n_rollouts: int, seed: 
     Cost:
         w n_real + n_rollouts episodes per simulator.
     """
+    parts = map_simulators(_rehearse, in_parts(simulators), meta_policy, n_rollouts, seed)
+    return Rehearsal(
+        torch.cat([part.D_hat for part in parts]),
+        Sight.joined([part.sight for part in parts]),
+        Rollouts.joined([part.rollouts for part in parts]),
+    )
+
+
+def _rehearse(simulators: Guard, meta_policy: MetaPolicy, n_rollouts: int, seed: Seed) -> Rehearsal:
+    """In some simulators."""
     recording = collect(meta_policy, _AsWorlds(simulators, seed.child("look")))
     samples = recording.samples(meta_policy.problem.graph, meta_policy.readings)
     D_hat = meta_policy.densities(samples, _named(simulators))
@@ -55,15 +65,12 @@ def look(meta_policy: MetaPolicy, simulators: Guard, seed: Seed) -> Sight:
     Cost:
         w n_real episodes per simulator. Memory does not grow with M, but for M numbers per state and passage.
     """
-    problem = meta_policy.problem
-    densities = (problem.graph.num_states + len(passed_again(meta_policy))) * problem.grid.num_points
-    readings = len(meta_policy.cover) * meta_policy.n_real * problem.spec.horizon * problem.spec.obs_dim
-    at_once = max(1, MOST_NUMBERS // (densities + readings))
-    parts = []
-    for start in range(0, len(simulators), at_once):
-        part = simulators.select(range(start, min(start + at_once, len(simulators))))
-        parts.append(_sight(meta_policy, part, collect(meta_policy, _AsWorlds(part, seed.child("look")))))
-    return Sight.joined(parts)
+    return Sight.joined(map_simulators(_look, in_parts(simulators), meta_policy, seed))
+
+
+def _look(simulators: Guard, meta_policy: MetaPolicy, seed: Seed) -> Sight:
+    """At some simulators."""
+    return _sight(meta_policy, simulators, collect(meta_policy, _AsWorlds(simulators, seed.child("look"))))
 
 
 def make_reference(meta_policy: MetaPolicy, known: Guard, fresh: Guard, seed: Seed) -> Reference:

@@ -118,8 +118,8 @@ class Worlds:
 
     def guard(self, purpose: str, ledger: Ledger | None = None) -> Guard:
         """All of them side by side, counted under that name."""
-        simulators = self.draws.family.simulators(self.theta, range(len(self)))
-        return Guard(simulators, ledger or self.draws.ledger, purpose)
+        draws = self.draws if ledger is None else replace(self.draws, ledger=ledger)
+        return draws.simulators_of(self.theta, purpose)
 
     def rewarded(self, world: int, ledger: Ledger | None = None) -> Guard:
         """One world as a learner from real rewards sees it: a simulator, B = 1, of a type that `deploy` cannot take."""

@@ -23,7 +23,6 @@ from s2r_torch.base import Path, StateGraph
 from s2r_torch.comparators.contract import UNLABELLED, Access, Attempt, Known, Worlds, register_comparator
 from s2r_torch.comparators.policies import Pointwise, StateAware
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.episodes import Guard
 from s2r_torch.families.contract import GroundTruth, known_truth
 from s2r_torch.families.exact import optimal
 from s2r_torch.learning.estimator import estimate_densities
@@ -103,7 +102,7 @@ class Identifying:
         if self.planning == "oracle":
             policy = planned(known_truth(worlds.draws.family, theta))
             return Attempt(policy, unlabelled=cost, exact=policy.values)
-        simulators = Guard(worlds.draws.family.simulators(theta, range(len(theta))), worlds.draws.ledger, PROBE)
+        simulators = worlds.draws.simulators_of(theta, PROBE)
         seed = worlds.seed.child("identification", self.n, "probe")
         D = estimate_densities(simulators, graph, self.policy.estimator, self.probes, seed)
         probed = graph.num_states * self.probes * len(theta)

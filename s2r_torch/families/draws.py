@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from torch import Tensor
 
+from s2r_torch.base import UnlabelledWorld
 from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.families.contract import Family
+from s2r_torch.families.recipe import FamilyRecipe, SimulatorsRecipe
 from s2r_torch.rng import Seed
+from s2r_torch.workers.engines import SERIAL, Workers
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,6 +23,7 @@ class Draws:
     family: Family
     seed: Seed
     ledger: Ledger
+    workers: Workers = SERIAL  # who takes on parts of the simulators
 
     def theta(self, purpose: str, count: int) -> Tensor:
         """theta [count, k], i.i.d. from the prior; the same purpose gives the same draws."""
@@ -25,4 +31,32 @@ class Draws:
 
     def simulators(self, purpose: str, count: int) -> Guard:
         """Guarded simulators of `theta(purpose, count)`."""
-        return Guard(self.family.simulators(self.theta(purpose, count), range(count)), self.ledger, purpose)
+        return self.simulators_of(self.theta(purpose, count), purpose)
+
+    def simulators_of(self, theta: Tensor, purpose: str, ids: Sequence[int] | None = None) -> Guard:
+        """Guarded simulators of theta [B, k], named 0 .. B-1 unless ids are given."""
+        ids = tuple(range(len(theta)) if ids is None else ids)
+        recipe = None if self._recipe is None else SimulatorsRecipe(self._recipe, theta, ids)
+        return Guard(self.family.simulators(theta, ids), self.ledger, purpose, recipe, self.workers)
+
+    def world(self, purpose: str, number: int, theta: Tensor) -> UnlabelledWorld:
+        """The world of one theta [k], with a stream of its own."""
+        return self.family.world(theta, self.seed.child(purpose, number).generator())
+
+    def apart(self) -> Draws:
+        """The same environments, counted in a ledger of their own, without workers."""
+        return replace(self, ledger=Ledger(), workers=SERIAL)
+
+    @cached_property
+    def _recipe(self) -> FamilyRecipe | None:
+        return FamilyRecipe.of(self.family)
+
+    def __reduce__(self):  # a family travels as its recipe
+        if self._recipe is None:
+            raise TypeError(f"the family {self.family.name} is not registered, and cannot travel")
+        return _arrived, (self._recipe, self.seed)
+
+
+def _arrived(recipe: FamilyRecipe, seed: Seed) -> Draws:
+    """Draws where they have travelled to."""
+    return Draws(recipe.made(), seed, Ledger())

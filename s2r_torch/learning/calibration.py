@@ -30,6 +30,7 @@ from s2r_torch.learning.rules import Evidence, RuleSettings, calibrated
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
 from s2r_torch.schema import Range, Settings, Size
+from s2r_torch.workers.simulators import in_parts, map_simulators
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,13 @@ def bellman_table(simulators: Guard, D_hat: Tensor, ensemble: Ensemble, n: int, 
     Returns:
         Risks [F, B, xi] and V_hat [F, B, xi], from the same samples.
     """
+    parts = map_simulators(_table, in_parts(simulators, D_hat), ensemble, n, seed)
+    risks, V_hat = zip(*parts, strict=True)
+    return torch.cat(risks, 1), torch.cat(V_hat, 1)
+
+
+def _table(simulators: Guard, D_hat: Tensor, ensemble: Ensemble, n: int, seed: Seed) -> tuple[Tensor, Tensor]:
+    """That of some simulators."""
     graph: StateGraph = ensemble.problem.graph
     evaluator = ensemble.evaluator(D_hat)
     risks = torch.zeros(ensemble.size, len(simulators), graph.num_states, dtype=torch.float64)

@@ -20,6 +20,7 @@ from s2r_torch.episodes import Guard, observe
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.rng import Seed
 from s2r_torch.schema import OneOf, Positive, Range, Settings
+from s2r_torch.workers.simulators import in_parts, map_simulators
 
 MOST_READINGS = 2**23  # numbers observed at once, 64 MiB; a simulator may hold ten times that
 PILOTS = 32  # simulators that a pilot looks at
@@ -111,7 +112,14 @@ def estimate_densities(
         n_dist: how many, of every state alike or of each, `[xi]`.
         seed: named stream.
     """
-    counts = torch.as_tensor(n_dist).expand(graph.num_states).tolist()
+    given = graph, estimator, torch.as_tensor(n_dist).expand(graph.num_states).tolist(), seed
+    return torch.cat(map_simulators(_densities, in_parts(simulators), *given))
+
+
+def _densities(
+    simulators: Guard, graph: StateGraph, estimator: DensityEstimator, counts: list[int], seed: Seed
+) -> Tensor:
+    """Those of some simulators."""
     states = (
         _estimate(simulators, path, estimator, n, seed.child("density", path))
         for path, n in zip(graph.paths, counts, strict=True)

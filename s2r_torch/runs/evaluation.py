@@ -15,7 +15,7 @@ from s2r_torch.assurance.rehearsal import policy_after
 from s2r_torch.comparators.contract import Attempt, Worlds
 from s2r_torch.deployment.deploy import deploy
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.episodes import Act, Guard, rollout
+from s2r_torch.episodes import Act, Guard, Ledger, rollout
 from s2r_torch.errors import GraphMismatchError
 from s2r_torch.families import exact
 from s2r_torch.families.contract import GroundTruth
@@ -23,6 +23,8 @@ from s2r_torch.families.draws import Draws
 from s2r_torch.planner.looking import Looking
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
+from s2r_torch.workers.engines import Tell
+from s2r_torch.workers.simulators import in_parts, map_simulators
 
 MOST_WORLDS = 400  # for the curve of value against real-world episodes
 
@@ -47,16 +49,24 @@ def deploy_in(
     Returns:
         D_real [count, xi, G], episodes per world, and how often each verdict on a world was given.
     """
-    densities, episodes = [], 0
-    verdicts: Counter[str] = Counter()
-    for w, theta in enumerate(draws.theta("worlds", count)):
-        world = draws.family.world(theta, draws.seed.child("world", w).generator())
-        deployed = deploy(meta_policy, world, draws.ledger, refuse=False)
-        densities.append(deployed.D_real)
-        episodes = deployed.episodes
-        verdicts[deployed.likeness.verdict] += 1
+    densities, verdicts, episodes = [], Counter[str](), 0
+    payloads = list(enumerate(draws.theta("worlds", count)))
+    for w, deployed in enumerate(draws.workers.map(_deploy_in_one, (meta_policy, draws.apart()), payloads)):
+        D_real, episodes, verdict, ledger = deployed
+        draws.ledger.include(ledger)
+        densities.append(D_real)
+        verdicts[verdict] += 1
         on_world(w)
     return torch.stack(densities), episodes, dict(verdicts)
+
+
+def _deploy_in_one(
+    shared: tuple[MetaPolicy, Draws], payload: tuple[int, Tensor], tell: Tell
+) -> tuple[Tensor, int, str, Ledger]:
+    """D_real [xi, G] of one world, its episodes, the verdict on it, and all that was counted."""
+    (meta_policy, draws), (w, theta), ledger = shared, payload, Ledger()
+    deployed = deploy(meta_policy, draws.world("world", w, theta), ledger, refuse=False)
+    return deployed.D_real, deployed.episodes, deployed.likeness.verdict, ledger
 
 
 def value_deployed(meta_policy: MetaPolicy, D_real: Tensor, draws: Draws, n_rollouts: int) -> Worth:
@@ -80,16 +90,32 @@ def value_of_looking(
     theta = draws.theta("population", population)
     theta = theta[: few if draws.family.truth(theta[:1]) is None else MOST_WORLDS]
     seed = draws.seed.child("looking")
-    simulators = Guard(draws.family.simulators(theta, range(len(theta))), draws.ledger, "evaluate")
-    found = []
-    for n in readings:
-        act = policy_after(meta_policy, simulators, n, seed).act
-        found.append(_values(draws, theta, simulators, act, n_rollouts, seed.child("values")))
+    given = meta_policy, draws.apart(), tuple(readings), n_rollouts, seed
+    parts = map_simulators(_worth_of_looking, in_parts(draws.simulators_of(theta, "evaluate"), theta), *given)
+    found = [tuple(map(torch.cat, zip(*several, strict=True))) for several in zip(*parts, strict=True)]
     optimal = float(found[0][1].mean())
-    intervals = [_interval(value, best) for value, best, _ in found]
+    intervals = [_interval(value, best) for value, best in found]
     mean, low, high = zip(*intervals, strict=True)
     episodes = tuple(len(meta_policy.cover) * n for n in readings)
     return Looking(tuple(readings), episodes, mean, low, high, optimal)
+
+
+def _worth_of_looking(
+    simulators: Guard,
+    theta: Tensor,
+    meta_policy: MetaPolicy,
+    draws: Draws,
+    readings: Sequence[int],
+    n_rollouts: int,
+    seed: Seed,
+) -> list[tuple[Tensor, Tensor]]:
+    """Values and best possible ones [B] of some worlds, for every number of readings."""
+    found = []
+    for n in readings:
+        act = policy_after(meta_policy, simulators, n, seed).act
+        value, optimal, _ = _values(draws, theta, simulators, act, n_rollouts, seed.child("values"))
+        found.append((value, optimal))
+    return found
 
 
 def _values(

@@ -29,8 +29,9 @@ def origin_of(settings: RunSettings, family: Family) -> dict[str, Any]:
     chosen = [NETS[name] for name in settings.nets] + [COMPARATORS[name] for name in settings.comparators]
     sources = {path for cls in [type(family), *chosen] for path in _source(cls) if PACKAGE not in path.parents}
     theirs = {f"code.{path.stem}": _digest([path]) for path in sources}
+    chosen_by_user = {key: value for key, value in asdict(settings).items() if key != "workers"}  # which change no bit
     found = {
-        **_flat(asdict(settings)),
+        **_flat(chosen_by_user),
         "family": family.name,
         "family.parameters": family.parameters(),
         "code": code_digest(),

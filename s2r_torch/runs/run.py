@@ -19,6 +19,7 @@ from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Ledger
 from s2r_torch.families.contract import Family
 from s2r_torch.families.draws import Draws
+from s2r_torch.families.recipe import require_travel
 from s2r_torch.planner.looking import NOTE
 from s2r_torch.progress import Progress, Recorded, Row, Silent
 from s2r_torch.rng import Seed
@@ -40,6 +41,7 @@ from s2r_torch.runs.results import (
     codec,
 )
 from s2r_torch.runs.settings import RunSettings, known_class
+from s2r_torch.workers.engines import SERIAL, Workers
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +94,11 @@ class Results:
 
 
 def execute(
-    settings: RunSettings, family: Family, folder: Path | None = None, progress: Progress | None = None
+    settings: RunSettings,
+    family: Family,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+    workers: Workers = SERIAL,
 ) -> Results:
     """Runs all stages; those that `folder` holds already are read instead.
 
@@ -101,14 +107,17 @@ def execute(
         family: what is learned about.
         folder: where every finished stage is kept; None keeps nothing.
         progress: where progress and curves go.
+        workers: who does what can be done side by side; results are the same to the bit.
 
     Raises:
         FolderError: the folder is of another configuration or version, in use, or cannot be written to.
+        SettingError: the family cannot travel to workers.
     """
     known_class(settings, family)  # these refuse what cannot be, before anything is drawn
     require_exact_values(settings, family)
+    require_travel(family, workers)
     with held(folder):
-        return all_stages(Stages(settings, family, folder, progress or Silent()))
+        return all_stages(Stages(settings, family, folder, progress or Silent(), workers=workers))
 
 
 def all_stages(run: Stages) -> Results:
@@ -170,8 +179,9 @@ class Stages:
         folder: Path | None,
         progress: Progress,
         comparators: tuple[str, ...] = (),
+        workers: Workers = SERIAL,
     ):
-        self.settings, self.family, self._progress = settings, family, progress
+        self.settings, self.family, self._progress, self._workers = settings, family, progress, workers
         self._origin = origin_of(settings, family)
         self._folder = folder and RunFolder(folder, self._origin, codec((*settings.comparators, *comparators)))
         self._digests: dict[int, str] = {}  # of the results so far, which are all kept, by their id
@@ -203,12 +213,16 @@ class Stages:
         shown, ledger = Recorded(self._progress), Ledger()
         fits = self._folder.fits if self._folder else None
         board = self._folder.path if self._folder and self.settings.trainer.tensorboard else None
-        context = stages.Context(self.settings, self.family, shown, ledger, fits, board)
-        wall, cpu = time.perf_counter(), time.process_time()
+        context = stages.Context(self.settings, self.family, shown, ledger, fits, board, self._workers)
+        wall, cpu = time.perf_counter(), self._cpu_seconds()
         with noted_warnings() as warned:
             result = stage(context, *earlier)
-        took = time.perf_counter() - wall, time.process_time() - cpu
+        took = time.perf_counter() - wall, self._cpu_seconds() - cpu
         return Finished(result, dict(ledger.counts), *took, tuple(shown.rows), tuple(warned))
+
+    def _cpu_seconds(self) -> float:
+        """Of this process and of whoever works for it."""
+        return time.process_time() + self._workers.cpu_seconds
 
     def _show_again(self, name: str, finished: Finished) -> None:
         self._progress.stage(name.replace("_", " "), 1)

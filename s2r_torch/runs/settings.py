@@ -147,6 +147,8 @@ class RunSettings(Settings):
         budget: sample sizes of the method.
         evaluation: where the result is measured.
         trainer: where networks are trained.
+        workers: processes that work side by side, each with trainer.threads threads: 1 for this one alone, a number,
+            `auto` for as many as there are cores for, `ray` for a Ray cluster. Results are the same to the bit.
         diagnostics: what is checked of Assumptions 1-5.
         certificate: what is promised, and how surely.
         comparators: name -> settings of what the result is compared with.
@@ -167,6 +169,7 @@ class RunSettings(Settings):
     budget: BudgetSettings = field(default_factory=BudgetSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     trainer: TrainerSettings = field(default_factory=TrainerSettings)
+    workers: Annotated[int, Range(1, 1024)] | Literal["auto", "ray"] = 1
     diagnostics: DiagnosticSettings = field(default_factory=DiagnosticSettings)
     certificate: CertificateSettings = field(default_factory=CertificateSettings)
     comparators: Mapping[str, Mapping[str, Any]] = field(

@@ -20,12 +20,13 @@ from torch import Tensor
 from s2r_torch.assurance.certify import certify as certify_policy
 from s2r_torch.assurance.diagnostics import diagnose as diagnose_assumptions
 from s2r_torch.assurance.rehearsal import make_reference, rehearse
+from s2r_torch.base import Path as ActionPath
 from s2r_torch.base import PredictorGroup
 from s2r_torch.comparators.contract import COMPARATORS, Known, Worlds
 from s2r_torch.comparators.open_loop import best_action_list
 from s2r_torch.coverage import passes, path_cover, typical
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.episodes import Guard, Ledger, try_actions
+from s2r_torch.episodes import Guard, Ledger, Transitions, try_actions
 from s2r_torch.families.contract import Family
 from s2r_torch.families.draws import Draws
 from s2r_torch.learning import exploration
@@ -57,6 +58,8 @@ from s2r_torch.runs.results import (
     Trained,
 )
 from s2r_torch.runs.settings import RunSettings, known_class
+from s2r_torch.workers.engines import SERIAL, Workers
+from s2r_torch.workers.simulators import in_parts, map_simulators
 
 if TYPE_CHECKING:
     from s2r_torch.predictors.training.train import Trainer
@@ -75,6 +78,7 @@ class Context:
         ledger: counts the episodes of this stage.
         fits: folder of unfinished fits, or None.
         tensorboard: folder of TensorBoard logs, or None.
+        workers: who does what can be done side by side.
     """
 
     settings: RunSettings
@@ -83,6 +87,7 @@ class Context:
     ledger: Ledger
     fits: Path | None = None
     tensorboard: Path | None = None
+    workers: Workers = SERIAL
 
     @property
     def seed(self) -> Seed:
@@ -92,7 +97,7 @@ class Context:
     @property
     def draws(self) -> Draws:
         """Fresh environments for a purpose, counted."""
-        return Draws(self.family, self.seed, self.ledger)
+        return Draws(self.family, self.seed, self.ledger, self.workers)
 
 
 def check(context: Context) -> Checked:
@@ -139,10 +144,8 @@ def train(context: Context, explored: Explored) -> Trained:
     problem = Problem(context.family.spec, graph, explored.estimator.grid)
     simulators = context.draws.simulators("train", predictors.num_simulators)
     seed = context.seed.child("train")
-    samples = tuple(
-        try_actions(simulators, path, predictors.n_samples, seed.child("state", s))
-        for s, path in enumerate(graph.paths)
-    )
+    tried = map_simulators(_tried, in_parts(simulators), graph.paths, predictors.n_samples, seed)
+    samples = tuple(map(Transitions.joined, zip(*tried, strict=True)))
     build = known_class(context.settings, context.family)
     if build:
         exact_class = build(problem.grid, **predictors.known)
@@ -157,6 +160,11 @@ def train(context: Context, explored: Explored) -> Trained:
     tolerance = predictors.training.tolerance
     short = [f"net {one.net.name}: {said}" for one in fitted if (said := one.shortfall.sentence(tolerance))]
     return Trained(Ensemble(problem, groups), samples, tuple(estimates), tuple(short))
+
+
+def _tried(simulators: Guard, paths: tuple[ActionPath, ...], n: int, seed: Seed) -> list[Transitions]:
+    """Transitions of some simulators at the end of every path."""
+    return [try_actions(simulators, path, n, seed.child("state", s)) for s, path in enumerate(paths)]
 
 
 def _from_fewer(context: Context, explored: Explored, simulators: Guard, seed: Seed) -> dict[float, Tensor]:
@@ -326,6 +334,7 @@ def _trainer(context: Context, problem: Problem, data: TrainingData) -> Trainer:
         settings.trainer.accelerator,
         context.fits,
         context.tensorboard,
+        context.workers if settings.trainer.accelerator == "cpu" else SERIAL,  # there is one GPU
     )
 
 

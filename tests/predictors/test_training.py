@@ -19,7 +19,7 @@ from s2r_torch.errors import CheckpointError, SettingError
 from s2r_torch.families.mixture.family import Mixture
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.registry import net_class
-from s2r_torch.predictors.training import fit as training
+from s2r_torch.predictors.training import work
 from s2r_torch.predictors.training.data import TrainingData
 from s2r_torch.predictors.training.fit import Listener, fit
 from s2r_torch.predictors.training.layer_fit import one_cycle
@@ -393,12 +393,12 @@ def test_held_out_risks_are_of_simulators_that_no_batch_uses(monkeypatch):
     """The risks that are told, of the last layer's rewards, by a loop over samples; other ones there move no weight."""
     where, fits, ends = problem("line", nodes=9), [], []
 
-    class Watched(training.LayerFit):
+    class Watched(work.LayerFit):
         def __init__(self, *given):
             super().__init__(*given)
             fits.append(self)
 
-    monkeypatch.setattr(training, "LayerFit", Watched)
+    monkeypatch.setattr(work, "LayerFit", Watched)
     settings = replace(TINY, steps=20, batch_simulators=5, held_out=0.125)
     for other in (False, True):
         data = random_data(where, count=16, n=6)
@@ -494,7 +494,7 @@ def stopping_at(step):
 @pytest.mark.parametrize("stops", [(1, 5), (13,), (60, 61, 94), (119, 120)])
 def test_a_fit_goes_on_to_the_bit(stops, tmp_path, monkeypatch):
     """StoppedError in the first step, within a span, at the end of a layer, in the last step, and several times."""
-    monkeypatch.setattr(training, "SAVE_SECONDS", -1.0)
+    monkeypatch.setattr(work, "SAVE_SECONDS", -1.0)
     whole, _, _ = held_out_fit()
     state, told = tmp_path / "training" / "lookup.safetensors", []
     for stop in stops:
@@ -509,13 +509,13 @@ def test_a_fit_goes_on_to_the_bit(stops, tmp_path, monkeypatch):
     assert told == list(range(1, 121)) and steps == [20, 40, 60, 80, 100, 120]  # what came before is told again
     for name, value in whole.state_dict().items():
         assert torch.equal(value, trained.state_dict()[name]), name
-    monkeypatch.setattr(training, "run_steps", None)  # a finished fit is read, not repeated
+    monkeypatch.setattr(work, "run_steps", None)  # a finished fit is read, not repeated
     again, _, _ = held_out_fit(state=state)
     assert all(torch.equal(a, b) for a, b in zip(again.state_dict().values(), whole.state_dict().values(), strict=True))
 
 
 def test_a_state_of_something_else_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "SAVE_SECONDS", -1.0)
+    monkeypatch.setattr(work, "SAVE_SECONDS", -1.0)
     state = tmp_path / "lookup.safetensors"
     with pytest.raises(StoppedError):
         held_out_fit(state=state, on_check=stopping_at(9))

@@ -20,7 +20,7 @@ from s2r_torch.families import make_family
 from s2r_torch.families.exact import optimal, policy_values
 from s2r_torch.families.grid import Grid
 from s2r_torch.predictors.ensemble import Ensemble
-from s2r_torch.predictors.training import fit as training
+from s2r_torch.predictors.training import work
 from s2r_torch.progress import Silent
 from s2r_torch.reports import run_figure
 from s2r_torch.reports.console import table
@@ -32,6 +32,7 @@ from s2r_torch.runs.certifying import exact_values, refused_values
 from s2r_torch.runs.evaluation import member_regrets
 from s2r_torch.runs.folder import finished_stages
 from s2r_torch.runs.run import Results, Stages, execute
+from s2r_torch.workers.processes import Processes
 
 MIXTURE = (
     "+experiment=mixture",
@@ -201,15 +202,19 @@ def test_a_folder_whose_origin_was_damaged_is_refused(tmp_path, text):
         grid_run(folder=tmp_path)
 
 
+def states_of_fits(folder: Path) -> list[str]:
+    return sorted(path.stem for path in (folder / "training").iterdir())
+
+
 def test_interrupted_training_goes_on_in_its_folder(finished, tmp_path, monkeypatch):
     """In the middle of the second fit: the first one is not done again, and the summary is the uninterrupted run's."""
-    monkeypatch.setattr(training, "SAVE_SECONDS", -1.0)
+    monkeypatch.setattr(work, "SAVE_SECONDS", -1.0)
     with pytest.raises(KeyboardInterrupt):
         grid_run(folder=tmp_path, progress=Impatient(series="held_out_risk/lookup/", step=50))
-    assert {path.name for path in (tmp_path / "training").iterdir()} == {"lookup.safetensors"}
+    assert states_of_fits(tmp_path) == ["lookup", "lookup-1-3"]  # the fit, and its layer in work
     with pytest.raises(KeyboardInterrupt):
         grid_run(folder=tmp_path, progress=Impatient(series="held_out_risk/blind/", step=50))
-    assert {path.name for path in (tmp_path / "training").iterdir()} == {"blind.safetensors"}
+    assert states_of_fits(tmp_path) == ["blind", "blind-1-3"]  # the fit, and its layer in work
     whole = grid_run(folder=tmp_path)
     assert without_seconds(whole) == without_seconds(finished) and not (tmp_path / "training").exists()
 
@@ -356,3 +361,15 @@ def test_family_without_ground_truth_is_valued_by_episodes():
     assert worth.value == pytest.approx(exact, abs=4.5 * 0.5 / (8 * 4000) ** 0.5)
     assert exact <= float(optimal(truth)[0][:, 0].mean())
     assert policies["random"] == pytest.approx(0.475, abs=0.06)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_workers_change_nothing(finished, count):
+    """Same summary to the last digit, the counts of episodes included; and the same policy."""
+    workers = Processes(count)
+    settings = small_settings("+experiment=grid")
+    found = execute(settings, make_family("grid"), workers=workers)
+    assert without_seconds(found) == without_seconds(finished)
+    assert workers.cpu_seconds > 0 and found.cpu_seconds > workers.cpu_seconds
+    for mine, theirs in zip(found.meta_policy.ensemble.groups, finished.meta_policy.ensemble.groups, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(mine.tensors().values(), theirs.tensors().values(), strict=True))

@@ -7,34 +7,35 @@ r"""Trains stacked members together, on simulators alone: rewards, then values, 
 Members differ by their initial weights and by a bootstrap over simulators. The Bellman error of what comes out is the
 error of two fits, whatever the horizon is. How it was trained promises nothing: elimination judges F on other draws.
 
-A fit goes on where it was stopped, to the bit: batches depend on the step alone, and a state file (state.py) holds
-everything else.
+The layers of a round are fitted side by side where there are workers for them (work.py).
+
+A fit goes on where it was stopped, to the bit: batches depend on the step alone, and state files (state.py) hold
+everything else: one the fit, one each layer in work.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 
 import torch
-from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
 from s2r_torch.predictors.nets.lipschitz_estimate import pairwise_lipschitz
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.training.data import TrainingData
-from s2r_torch.predictors.training.layer_fit import FEW, Draw, Ears, LayerFit, layer_weights
-from s2r_torch.predictors.training.memory import Job, Memory, Parts
+from s2r_torch.predictors.training.layer_fit import FEW, Draw, layer_weights
+from s2r_torch.predictors.training.memory import Job, Memory
 from s2r_torch.predictors.training.settings import TrainingSettings, device_of
 from s2r_torch.predictors.training.shortfall import Shortfall, shortfall
 from s2r_torch.predictors.training.state import load_state, origin_of, save_state
 from s2r_torch.predictors.training.targets import Payments, Rewards, Values, View
-from s2r_torch.predictors.training.trainer import EVERY, run_steps
+from s2r_torch.predictors.training.trainer import Board
+from s2r_torch.predictors.training.work import Bench, Check, FittedLayer, Step, Work, fit_layer
 from s2r_torch.rng import Seed
+from s2r_torch.workers.engines import SERIAL, Made, Workers
 
-SAVE_SECONDS = 10.0  # between states written to disk
 VALUED = 16  # samples of a state that its value is the mean over, at most
 
 
@@ -68,10 +69,11 @@ def fit(
     seed: Seed,
     *,
     accelerator: str = "cpu",
-    logger: Logger | bool = False,
+    board: Board | None = None,
     listener: Listener | None = None,
     folder: FilePath | None = None,
     state: FilePath | None = None,
+    workers: Workers = SERIAL,
 ) -> TrainedNet:
     """Fits all members of `net`, and returns the net of all snapshots, members x snapshots of them.
 
@@ -81,10 +83,11 @@ def fit(
         settings: sizes and rates.
         seed: named stream of batches and bootstrap weights.
         accelerator: `cpu` or `gpu`.
-        logger: a Lightning logger, or False.
+        board: of TensorBoard.
         listener: who is told.
         folder: Lightning's working folder.
-        state: file to go on from, if it is there, and to write to every `SAVE_SECONDS` and at the end.
+        state: file to go on from, if it is there, and to write to; layers in work have files of their own beside it.
+        workers: who fits layers.
 
     Returns:
         The net, on the CPU; its last `settings.members` are the final ones.
@@ -99,8 +102,9 @@ def fit(
         net = net.with_estimate(pairwise_lipschitz(data.D, data.samples, net.problem.graph))
     net.fit_scales(data.D)
     net.fit_readings(data.levels)
+    device_of(accelerator)
     run = _Fit(net, data, settings, seed, listener or Listener(), state)
-    run.finish(device_of(accelerator), logger, folder)
+    run.finish(workers, accelerator, board, folder)
     trained = run.net_of_snapshots()
     trained.certify()
     return TrainedNet(trained, run.shortfall())
@@ -129,24 +133,27 @@ class _Fit:
         self.payments = Payments.of(data, self.graph.num_actions)
         jobs = tuple(Job(0, h, settings.steps) for h in self.payments.layers(self.graph))
         self.memory = Memory.blank(jobs, self.D.new_zeros(net.size, len(self.D), self.graph.num_states))
-        self.module: LayerFit  # in work
-        self.saved = time.monotonic()
-        self.unfinished: Parts = {}
         self.origin = origin_of(net, data.tensors(), settings, seed) if state else {}
         if state and state.exists():
             self._go_on_from(state)
 
-    def finish(self, device: torch.device, logger: Logger | bool, folder: FilePath | None) -> None:
-        """Does all jobs, and those that they show to be needed."""
+    def finish(self, workers: Workers, accelerator: str, board: Board | None, folder: FilePath | None) -> None:
+        """Does all jobs, round by round, and those that they show to be needed."""
         memory = self.memory
         while memory.finished < len(memory.jobs) or self._further():
-            job = memory.jobs[memory.finished]
+            jobs = memory.jobs[memory.finished :]  # of one round
             if memory.begins_round():
-                self.listener.on_round(*memory.described(job.round))
-            module = self._layer_fit(job)
-            if not module.finished:
-                run_steps(module, range(module.start, job.steps), device, logger, folder)
-            self._leave(job, module)
+                self.listener.on_round(*memory.described(jobs[0].round))
+            self._save()
+            net = self.net if jobs[0].round else self.rewards
+            bench = Bench(
+                net, self.draw, self.settings, self.seed, accelerator, board, folder, self.state_file, self.origin
+            )
+            fitted = workers.map(fit_layer, bench, Made(self._work, jobs), self._hear)
+            for job, layer in zip(jobs, fitted, strict=True):
+                self._leave(job, layer, net)
+                if unfinished := bench.state_of(job):
+                    unfinished.unlink(missing_ok=True)
 
     def _further(self) -> bool:
         """Plans the round after one that is done, and says whether there is any."""
@@ -187,23 +194,11 @@ class _Fit:
 
     # -- a layer -----------------------------------------------------------------------------------------------------
 
-    def _layer_fit(self, job: Job) -> LayerFit:
-        """The fit of one job, as far as a state file has brought it."""
+    def _work(self, job: Job) -> Work:
+        """What is fitted in one job."""
         states = self.graph.states_of(job.layer)
-        self.module = LayerFit(
-            self.net if job.round else self.rewards,
-            job.layer,
-            self._view(job.layer),
-            self._values(job.layer) if job.round else Rewards.of(self.data, self.payments, states),
-            self.draw,
-            job.steps,
-            self.settings,
-            self.seed.child("layer", job.round, job.layer),
-            Ears(self._on_step, self._on_check),
-        )
-        self.module.go_on(self.unfinished)
-        self.unfinished = {}
-        return self.module
+        targets = self._values(job.layer) if job.round else Rewards.of(self.data, self.payments, states)
+        return Work(job, self._view(job.layer), targets)
 
     def _view(self, layer: int) -> View:
         x = self.data.columns(self.graph.states_of(layer)).x
@@ -213,44 +208,39 @@ class _Fit:
     def _values(self, layer: int) -> Values:
         return Values.of(self.rewards, self.payments, self.memory.V_hat, layer, self.data.samples[0].x.shape[1])
 
-    def _leave(self, job: Job, module: LayerFit) -> None:
+    def _leave(self, job: Job, fitted: FittedLayer, net: Net) -> None:
         """What is kept of the last span becomes the layer."""
-        kept = module.snapshots.kept
-        self.net.cpu(), self.rewards.cpu()
-        for name, value in layer_weights(module.net, job.layer).items():
-            value.copy_(kept[-1][name])
+        for name, value in layer_weights(net.cpu(), job.layer).items():
+            value.copy_(fitted.kept[-1][name])
         if job.round:
-            self.memory.kept[job.layer] = [{name: value.cpu() for name, value in weights.items()} for weights in kept]
+            self.memory.kept[job.layer] = fitted.kept
         self.memory.finished += 1
-        self._save({})
+        self.memory.done += fitted.steps
+        self._save()
 
     # -- who is told, and the disk -----------------------------------------------------------------------------------
 
-    def _on_step(self, within: int, risk: float) -> None:
-        memory, ended = self.memory, self.module.finished
-        memory.done += 1
-        if within % EVERY == 0 or ended:
-            memory.tell(risk)
-            self.listener.on_step(memory.done, risk)
-        if time.monotonic() - self.saved > SAVE_SECONDS and not ended:
-            self._save(self.module.unfinished(within))
+    def _hear(self, news: Step | Check) -> None:
+        """Of the layer in work, which counts its own steps."""
+        done = self.memory.done + news.done
+        if isinstance(news, Step):
+            self.memory.tell(done, news.risk)
+            self.listener.on_step(done, news.risk)
+        else:
+            self.memory.check(done, news.risks)
+            self.listener.on_check(done, news.risks)
 
-    def _on_check(self, risks: Tensor) -> None:
-        self.memory.check(risks)
-        self.listener.on_check(self.memory.done + 1, risks)
-
-    def _save(self, unfinished: Parts) -> None:
+    def _save(self) -> None:
         if self.state_file:
             nets = {"net": self.net.state_dict(), "rewards": self.rewards.state_dict()}
-            save_state(self.state_file, self.origin, self.memory.done, {**nets, **self.memory.parts(), **unfinished})
-            self.saved = time.monotonic()
+            save_state(self.state_file, self.origin, self.memory.done, {**nets, **self.memory.parts()})
 
     def _go_on_from(self, path: FilePath) -> None:
         """Takes up what `_save` left, and tells again what was told."""
         parts = load_state(path, self.origin)
         self.net.load_state_dict(parts.pop("net"))
         self.rewards.load_state_dict(parts.pop("rewards"))
-        self.memory, self.unfinished = Memory.of(parts)
+        self.memory = Memory.of(parts)
         for number in self.memory.rounds_begun():
             self.listener.on_round(*self.memory.described(number))
         for done, risk in self.memory.told.tolist():

@@ -31,10 +31,10 @@ FEW = 32  # rows evaluated at once
 
 @dataclass(frozen=True, eq=False)
 class Ears:
-    """Who is told what: (steps done, mean risk) at every step, risks [F] at every check."""
+    """Who is told what: (steps done, mean risk) at every step, (steps done, risks [F]) at every check."""
 
     on_step: Callable[[int, float], None]
-    on_check: Callable[[Tensor], None]
+    on_check: Callable[[int, Tensor], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +162,7 @@ class LayerFit(LightningModule):
         if self.targets.clean and bool((risks.mean(1) <= CLOSE**2).all()):
             self.snapshots.finish(weights)
             self.finished = True
-        self.ears.on_check(risks.mean(1).double().cpu())
+        self.ears.on_check(done, risks.mean(1).double().cpu())
 
     def _seen(self) -> tuple[Tensor, Tensor]:
         """The rows [k] held out, and the columns [k, c] of each that checks look at: always the same ones."""

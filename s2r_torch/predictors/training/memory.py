@@ -43,13 +43,13 @@ class Memory:
             torch.zeros(0, 1 + len(V_hat), dtype=torch.float64),
         )
 
-    def tell(self, risk: float) -> None:
+    def tell(self, done: int, risk: float) -> None:
         """A step's risk."""
-        self.told = torch.cat([self.told, torch.tensor([[self.done, risk]], dtype=torch.float64)])
+        self.told = torch.cat([self.told, torch.tensor([[done, risk]], dtype=torch.float64)])
 
-    def check(self, risks: Tensor) -> None:
-        """Held-out risks [F] after the step that is about to be counted."""
-        self.checked = torch.cat([self.checked, torch.cat([risks.new_tensor([self.done + 1]), risks])[None]])
+    def check(self, done: int, risks: Tensor) -> None:
+        """Held-out risks [F] after a step."""
+        self.checked = torch.cat([self.checked, torch.cat([risks.new_tensor([done]), risks])[None]])
 
     # -- rounds ------------------------------------------------------------------------------------------------------
 
@@ -83,15 +83,15 @@ class Memory:
         }
 
     @staticmethod
-    def of(parts: Parts) -> tuple[Memory, Parts]:
-        """What `parts` gave, and what else there is."""
+    def of(parts: Parts) -> Memory:
+        """What `parts` gave."""
         found = parts["memory"]
         kept: dict[int, dict[int, Weights]] = {}
         for place, value in parts.get("kept", {}).items():
             layer, span, name = place.split(".", 2)
             spans = kept.setdefault(int(layer), {})
             spans.setdefault(int(span), {})[name] = value
-        memory = Memory(
+        return Memory(
             tuple(Job(*row) for row in found["jobs"].tolist()),
             found["V_hat"],
             found["told"],
@@ -100,4 +100,3 @@ class Memory:
             done=int(found["count"][1]),
             kept={layer: [spans[k] for k in sorted(spans)] for layer, spans in kept.items()},
         )
-        return memory, {name: part for name, part in parts.items() if name not in ("memory", "kept")}

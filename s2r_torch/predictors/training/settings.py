@@ -59,7 +59,7 @@ class TrainerSettings(Settings):
 
     Args:
         accelerator: `cpu`, or `gpu` for one CUDA GPU.
-        threads: that torch may use on the CPU, in every stage.
+        threads: that torch may use on the CPU, in every stage and every worker; another number changes last digits.
         tensorboard: also log training for TensorBoard (the extra `tensorboard`).
 
     Raises:

@@ -12,10 +12,10 @@ from s2r_torch.predictors.registry import net_class
 from s2r_torch.predictors.training.data import TrainingData
 from s2r_torch.predictors.training.fit import Listener, TrainedNet, fit
 from s2r_torch.predictors.training.settings import TrainingSettings
-from s2r_torch.predictors.training.trainer import tensorboard_logger
 from s2r_torch.problem import Problem
 from s2r_torch.progress import Progress
 from s2r_torch.rng import Seed
+from s2r_torch.workers.engines import SERIAL, Workers
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +31,7 @@ class Trainer:
         accelerator: `cpu` or `gpu`.
         folder: where unfinished fits are kept, so that they go on where they were stopped; None keeps none.
         tensorboard: folder of a TensorBoard log, or None.
+        workers: who fits layers.
     """
 
     problem: Problem
@@ -41,6 +42,7 @@ class Trainer:
     accelerator: str = "cpu"
     folder: Path | None = None
     tensorboard: Path | None = None
+    workers: Workers = SERIAL
 
     def train(self, name: str, settings: dict, members: int | None = None) -> Net:
         """members x snapshots of one architecture."""
@@ -57,10 +59,11 @@ class Trainer:
             sizes,
             seed.child("fit"),
             accelerator=self.accelerator,
-            logger=tensorboard_logger(self.tensorboard, label) if self.tensorboard else False,
+            board=(self.tensorboard, label) if self.tensorboard else None,
             listener=self._listener(label),
             folder=self.folder,
             state=self.folder / f"{label}.safetensors" if self.folder else None,
+            workers=self.workers,
         )
 
     def _listener(self, label: str) -> Listener:

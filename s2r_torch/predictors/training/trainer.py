@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 from s2r_torch.errors import SettingError, Terminated
 
 EVERY = 20  # steps between reports
+Board = tuple[Path, str]  # folder and name of a TensorBoard log
 
 
 def run_steps(

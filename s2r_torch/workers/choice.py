@@ -1,0 +1,30 @@
+"""Workers by what a person writes: `workers=1`, `workers=auto`, `workers=8`, `workers=ray`."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+import torch
+
+from s2r_torch.workers.engines import SERIAL, Workers
+
+
+def workers_of(wanted: int | Literal["auto", "ray"]) -> Workers:
+    """This process for 1, so many processes, as many as cores allow for `auto`, or a Ray cluster.
+
+    `auto` gives every process torch's present number of threads: processes times threads is the number of cores.
+
+    Raises:
+        SettingError: Ray is wanted, and is not installed.
+    """
+    if wanted == "ray":
+        from s2r_torch.workers.cluster import Cluster  # takes seconds
+
+        return Cluster()
+    count = max(1, len(os.sched_getaffinity(0)) // torch.get_num_threads()) if wanted == "auto" else wanted
+    if count == 1:
+        return SERIAL
+    from s2r_torch.workers.processes import Processes
+
+    return Processes(count)

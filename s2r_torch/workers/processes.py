@@ -1,0 +1,74 @@
+"""Processes of this machine, by joblib: they share large tensors through files in memory, and come back when they die.
+
+This is the only module that imports joblib.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import torch
+from joblib import Parallel, delayed, parallel_config
+from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+from s2r_torch.errors import WorkerError
+from s2r_torch.workers.engines import Made, Task, Tell, unheard
+from s2r_torch.workers.parcels import do, pack, unpack
+
+SHARED = "256K"  # arrays from this size on are shared, not copied
+LOSSES = 3  # deaths in a row, with nothing done in between, before it is the task's own fault
+
+
+class Processes:
+    """So many processes; they are started with the first task, and idle ones end after minutes.
+
+    Args:
+        count: how many, at least 2.
+    """
+
+    def __init__(self, count: int):
+        self.count, self.cpu_seconds = count, 0.0
+
+    def map(self, task: Task, shared: Any, payloads: Sequence[Any], hear: Tell = unheard) -> Iterator[Any]:
+        """See `Workers`. What a process that died had not finished is done again; alone, when it happens again."""
+        common, done, losses = pack((task, shared)), 0, 0
+        while done < len(payloads):
+            at_once = self.count if losses < LOSSES - 1 else 1
+            try:
+                with closing(self._answers(common, Made(pack, payloads[done:]), at_once)) as answers:
+                    for parcel in answers:
+                        answer = unpack(parcel)
+                        done, losses = done + 1, 0
+                        self.cpu_seconds += answer.cpu_seconds
+                        yield answer.opened(hear)
+            except TerminatedWorkerError as error:
+                losses += 1
+                if losses == LOSSES:
+                    raise WorkerError(
+                        expected=f"a process that lives to finish part {done} of {len(payloads)}",
+                        got=f"its death, {LOSSES} times",
+                        cause="a simulator that kills its process (a crash in native code, an exit), or too little "
+                        "memory: fewer workers",
+                        part=done,
+                    ) from error
+
+    def close(self) -> None:
+        """Ends the processes, in the middle of a task too."""
+        get_reusable_executor().shutdown(wait=True, kill_workers=True)
+
+    def _answers(self, common: Any, parcels: Sequence[Any], at_once: int) -> Generator[Any, None, None]:
+        """Packed answers, in order."""
+        threads = torch.get_num_threads()
+        with parallel_config("loky", inner_max_num_threads=threads):
+            run = Parallel(
+                n_jobs=self.count,
+                return_as="generator",
+                pre_dispatch=at_once if at_once == 1 else 2 * self.count,
+                batch_size=1,
+                max_nbytes=SHARED,
+                mmap_mode="c",  # in memory; what a task writes is its own
+            )
+            yield from run(delayed(do)(common, parcel, threads) for parcel in parcels)

@@ -1,0 +1,85 @@
+"""A Ray cluster of local node processes, one of which is killed in the middle: the same results and counts."""
+
+import os
+import signal
+import subprocess
+
+import pytest
+import torch
+from support import tasks
+
+from s2r_torch.episodes import Ledger, observe
+from s2r_torch.errors import SimulatorError
+from s2r_torch.families import make_family
+from s2r_torch.families.draws import Draws
+from s2r_torch.rng import Seed
+from s2r_torch.workers.simulators import in_parts, map_simulators
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own: open sockets, old interfaces
+SEED = Seed.root(0)
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """Three nodes of a cluster: a head that keeps no task, and two that work."""
+    import ray
+    from ray.cluster_utils import Cluster as LocalNodes
+
+    tests = os.path.dirname(os.path.dirname(__file__))
+    before = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join([os.path.dirname(tests), tests, before])
+    local = LocalNodes(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    working = [local.add_node(num_cpus=1) for _ in range(2)]
+    ray.init(address=local.address, log_to_driver=False, logging_level="ERROR")
+    yield working
+    ray.shutdown()
+    local.shutdown()
+    os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture(scope="module")
+def cluster(nodes):
+    from s2r_torch.workers.cluster import Cluster
+
+    return Cluster()
+
+
+def test_in_order_with_news_and_errors(cluster):
+    heard = []
+    assert list(cluster.map(tasks.power, 2, range(6), heard.append)) == [1, 2, 4, 8, 16, 32]
+    assert heard == [("asked", k) for k in range(6)]
+    with pytest.raises(SimulatorError, match="got 5"):
+        list(cluster.map(tasks.fails_at_three, None, [0, 5, 4]))
+
+
+def test_a_node_killed_in_the_middle_changes_nothing(cluster, nodes):
+    """SIGKILL to everything of one node while its parts are in work; they are done again on the other one."""
+    draws = Draws(make_family("grid"), SEED, Ledger(), cluster)
+    simulators, killed = draws.simulators("test", 160), []
+
+    class Killing:
+        cpu_seconds = 0.0
+
+        def map(self, task, shared, payloads):
+            for number, result in enumerate(cluster.map(task, shared, payloads)):
+                if number == 1:
+                    killed.append(killed_node(nodes[0]))
+                yield result
+
+    simulators.workers = Killing()
+    found = torch.cat(map_simulators(tasks.slowly_seen, in_parts(simulators), (0,), 5, SEED))
+    assert killed and draws.ledger.counts == {"test": 160 * 5}
+    assert torch.equal(found, observe(simulators, (0,), 5, SEED))
+
+
+def killed_node(node) -> int:
+    """Ends a node's process, and with it its workers, without a word."""
+    process = node.all_processes["raylet"][0].process
+    children = subprocess.run(["ps", "--ppid", str(process.pid), "-o", "pid="], capture_output=True, text=True).stdout
+    for pid in [process.pid, *map(int, children.split())]:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    return process.pid

@@ -1,0 +1,161 @@
+"""Workers of every kind give what this process gives: results, bits, counts, errors, in order and exactly once."""
+
+from collections import Counter
+
+import pytest
+import torch
+from support import tasks
+from torch import nn
+
+from s2r_torch.episodes import Ledger, observe
+from s2r_torch.errors import SettingError, SimulatorError
+from s2r_torch.families import make_family
+from s2r_torch.families.draws import Draws
+from s2r_torch.families.grid import Grid
+from s2r_torch.families.recipe import FamilyRecipe, require_travel
+from s2r_torch.rng import Seed
+from s2r_torch.runs.origin import origin_of
+from s2r_torch.runs.settings import RunSettings
+from s2r_torch.workers.choice import workers_of
+from s2r_torch.workers.engines import SERIAL, Made
+from s2r_torch.workers.parcels import pack, unpack
+from s2r_torch.workers.processes import Processes
+from s2r_torch.workers.simulators import AT_ONCE, in_parts, map_simulators
+
+SEED = Seed.root(0)
+
+
+@pytest.fixture(scope="module")
+def two():
+    workers = Processes(2)
+    yield workers
+    workers.close()
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(12.0).view(3, 4).T,
+        torch.arange(12.0).view(3, 4)[:, 1:3],
+        torch.zeros(3, 0),
+        torch.tensor(3),
+        torch.ones(1).expand(5, 2),
+        torch.tensor([True, False]),
+        torch.ones(4, dtype=torch.float64, requires_grad=True),
+    ],
+)
+def test_tensors_travel_with_their_layout(tensor):
+    found = unpack(pack({"it": tensor}))["it"]
+    assert torch.equal(found, tensor) and found.dtype == tensor.dtype and found.requires_grad == tensor.requires_grad
+    if tensor.numel() and 0 not in tensor.stride():
+        assert found.is_contiguous() == (tensor.is_contiguous() or tensor.shape == (3, 2))  # a part of rows is dense
+
+
+def test_a_view_travels_without_what_it_is_a_view_of():
+    whole = torch.rand(10000, 8)
+    assert sum(part.nbytes for part in pack(whole[:4]).body) == 4 * 8 * 4
+    net = nn.Linear(3, 4)
+    found = unpack(pack(net))
+    assert isinstance(found.weight, nn.Parameter) and torch.equal(found.weight, net.weight)
+
+
+def test_a_closure_is_no_recipe():
+    with pytest.raises(TypeError, match="no recipe"):
+        pack(lambda: None)
+
+
+def test_results_come_in_order_and_news_before_them(two):
+    for workers in (SERIAL, two):
+        heard, found = [], []
+        for result in workers.map(tasks.power, 2, Made(abs, range(-9, 1)), heard.append):
+            found.append(result)
+            assert heard[-1] == ("asked", 10 - len(found))
+        assert found == [2**k for k in range(9, -1, -1)] and len(heard) == 10
+
+
+def test_large_tensors_are_shared_and_nothing_changes(two):
+    base = torch.rand(400, 1000, dtype=torch.float64, generator=SEED.generator())
+    for found, k in zip(two.map(tasks.power, base, [1, 2]), [1, 2], strict=True):
+        assert torch.equal(found, base**k)
+
+
+def test_the_first_failure_in_order_is_raised(two):
+    for workers in (SERIAL, two):
+        done = workers.map(tasks.fails_at_three, None, [0, 1, 2, 5, 4, 3])
+        assert [next(done) for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(SimulatorError, match="got 5; likely cause: a test"):
+            next(done)
+
+
+def test_warnings_and_threads_are_those_of_this_process(two):
+    with pytest.warns(UserWarning, match="number 7"):
+        found = list(two.map(tasks.warns, None, [7]))
+    assert found == [torch.get_num_threads()]
+
+
+def test_what_a_killed_worker_had_is_done_again(two, tmp_path):
+    assert list(two.map(tasks.dies_once, tmp_path / "killed", range(6))) == list(range(6))
+    assert (tmp_path / "killed").exists()
+
+
+# -- simulators -------------------------------------------------------------------------------------------------------
+
+
+def drawn(workers, name="frozenlake", count=40, purpose="test"):
+    """Readings of simulators in parts, and what the ledger says."""
+    draws = Draws(make_family(name), SEED, Ledger(), workers)
+    simulators = draws.simulators(purpose, count)
+    path = (0,) * 2
+    return torch.cat(map_simulators(tasks.seen, in_parts(simulators), path, 7, SEED)), draws.ledger, simulators
+
+
+@pytest.mark.parametrize("name", ["grid", "frozenlake"])
+def test_simulators_travel_as_recipes_and_their_episodes_are_counted_once(name, two):
+    here, ledger, simulators = drawn(SERIAL, name)
+    there, other, _ = drawn(two, name)
+    assert torch.equal(here, there) and vars(ledger) == vars(other) and ledger.counts == Counter(test=40 * 7)
+    assert torch.equal(here, observe(simulators, (0, 0), 7, SEED))  # and parts are the whole
+
+
+def test_parts_do_not_depend_on_workers():
+    simulators = Draws(make_family("grid"), SEED, Ledger()).simulators("test", 2 * AT_ONCE + 1)
+    rows = torch.arange(len(simulators))
+    assert [(len(part), own.tolist()[0]) for part, own in in_parts(simulators, rows)] == [(16, 0), (16, 16), (1, 32)]
+
+
+def test_a_failing_simulator_is_named(two):
+    for workers in (SERIAL, two):
+        draws = Draws(make_family("grid"), SEED, Ledger(), workers)
+        with pytest.raises(SimulatorError, match="the arm is stuck.*one of simulators 16, 17, 18, 19"):
+            map_simulators(tasks.reset_of, in_parts(draws.simulators("test", 40)), 3, SEED)
+
+
+def test_a_simulator_that_kills_its_process_is_named(two):
+    draws = Draws(make_family("grid"), SEED, Ledger(), two)
+    with pytest.raises(SimulatorError, match="death, 3 times, in one of simulators 32, 33, 34, 35"):
+        map_simulators(tasks.seen_unless, in_parts(draws.simulators("test", 40)), (), 3, SEED, 33)
+    assert list(two.map(tasks.power, 2, [3])) == [8]  # others find workers as ever
+
+
+class GridByHand(Grid):
+    """Nobody registered it."""
+
+    name = "by_hand"
+
+
+def test_a_family_that_nobody_can_make_again_is_refused_at_once(two):
+    family = GridByHand()
+    assert FamilyRecipe.of(make_family("grid")) is not None
+    require_travel(family, SERIAL)
+    with pytest.raises(SettingError, match="a registered family.*got by_hand"):
+        require_travel(family, two)
+
+
+def test_a_setting_says_who_works_and_changes_no_result():
+    assert workers_of(1) is SERIAL and workers_of(3).count == 3
+    origins = [origin_of(RunSettings(workers=workers), make_family("grid")) for workers in (1, 2, "auto", "ray")]
+    assert all(origin == origins[0] for origin in origins)
+    with pytest.raises(SettingError, match="workers"):
+        RunSettings(workers=0)
+    with pytest.raises(SettingError, match="workers"):
+        RunSettings(workers="dask")
