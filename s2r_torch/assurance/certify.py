@@ -104,7 +104,7 @@ def certify(
         The certificate.
 
     Cost:
-        2 xi n_accurate episodes per simulator, for two accurate densities.
+        2 w n_accurate episodes per simulator, for two accurate densities.
     """
     graph, ensemble = meta_policy.problem.graph, meta_policy.ensemble
     values = rehearsal.values if exact_values is None else exact_values.double()

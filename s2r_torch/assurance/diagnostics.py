@@ -31,12 +31,13 @@ from s2r_torch.assurance.findings import (
 from s2r_torch.density.bands import sup_band
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
 from s2r_torch.density.grid import DensityGrid
-from s2r_torch.episodes import Guard, observe, try_actions
+from s2r_torch.episodes import Guard
 from s2r_torch.errors import SettingError
 from s2r_torch.learning.estimator import density_at
 from s2r_torch.learning.exploration import Exploration
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
+from s2r_torch.tours import decisions, readings
 
 ROUGH_NODES = {1: 257, 2: 65}  # nodes per axis on which A3 is looked at; 25 in more dimensions
 
@@ -68,15 +69,13 @@ def diagnose(
         SettingError: fewer than two simulators.
 
     Cost:
-        1.5 xi n episodes per simulator, xi n_rough on `few` of them.
+        Twice decisions at every state (n and n / 2, `tours.decisions`), w n_rough episodes on `few` of the simulators.
     """
     if len(simulators) < 2:
         raise SettingError(expected="at least 2 simulators", got=str(len(simulators)), cause="no standard error of one")
     graph = ensemble.problem.graph
-    data = tuple(
-        in_halves(try_actions(simulators, path, 2 * (settings.n // 2), seed.child("state", s)))
-        for s, path in enumerate(graph.paths)
-    )
+    drawn = decisions(simulators, graph, 2 * (settings.n // 2), seed.child("states"))
+    data = tuple(in_halves(each) for each in drawn)
     reach = torch.tensor(estimator.bandwidth, dtype=torch.float64) * settings.reach
     return Diagnosis(
         (
@@ -102,8 +101,9 @@ def check_smoothness(
     few = simulators.select(range(min(settings.few, len(simulators))))
     estimators = _ever_wider(estimator)
     orders: dict[int, float] = {}  # by state
-    for s, path in enumerate(ensemble.problem.graph.paths):
-        x = observe(few, path, settings.n_rough, seed.child(s))
+    graph = ensemble.problem.graph
+    drawn = readings(few, graph, settings.n_rough, seed.child("states"))
+    for s, (path, x) in enumerate(zip(graph.paths, drawn, strict=True)):
         D_hat = [density_at(estimate, few, path, x) for estimate in estimators]
         order = _order_seen(x, D_hat, estimators, min(orders.values(), default=math.inf), seed.child("band", s))
         if order is not None:

@@ -25,7 +25,7 @@ from s2r_torch.comparators.contract import COMPARATORS, Known, Worlds
 from s2r_torch.comparators.open_loop import best_action_list
 from s2r_torch.coverage import passes, path_cover, typical
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.episodes import Guard, Ledger, try_actions
+from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.families.contract import Family
 from s2r_torch.families.draws import Draws
 from s2r_torch.learning import exploration
@@ -57,6 +57,7 @@ from s2r_torch.runs.results import (
     Trained,
 )
 from s2r_torch.runs.settings import RunSettings, known_class
+from s2r_torch.tours import decisions
 
 if TYPE_CHECKING:
     from s2r_torch.predictors.training.train import Trainer
@@ -106,6 +107,7 @@ def check(context: Context) -> Checked:
     context.progress.stage("check the family", None)
     report = check_for_a_run(context.family, context.settings.seed)
     context.ledger.add("check", report.episodes)
+    context.ledger.walked("check", report.steps)
     report.require()
     notes = tuple(f"{note.checked}: {note.found}; {note.cause}".rstrip("; ") for note in report.notes)
     context.progress.say(f"{len(notes)} notes" if notes else "as it says")
@@ -139,10 +141,7 @@ def train(context: Context, explored: Explored) -> Trained:
     problem = Problem(context.family.spec, graph, explored.estimator.grid)
     simulators = context.draws.simulators("train", predictors.num_simulators)
     seed = context.seed.child("train")
-    samples = tuple(
-        try_actions(simulators, path, predictors.n_samples, seed.child("state", s))
-        for s, path in enumerate(graph.paths)
-    )
+    samples = tuple(decisions(simulators, graph, predictors.n_samples, seed.child("states")))
     build = known_class(context.settings, context.family)
     if build:
         exact_class = build(problem.grid, **predictors.known)
