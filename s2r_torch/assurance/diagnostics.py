@@ -39,6 +39,7 @@ from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
 from s2r_torch.tours import decisions, readings
 
+STEADY = 0.2  # change of the order between bandwidths of ratio sqrt(2): 0 at a jump or a kink, 1 where all is smeared
 ROUGH_NODES = {1: 257, 2: 65}  # nodes per axis on which A3 is looked at; 25 in more dimensions
 
 
@@ -105,7 +106,8 @@ def check_smoothness(
     drawn = readings(few, graph, settings.n_rough, seed.child("states"))
     for s, (path, x) in enumerate(zip(graph.paths, drawn, strict=True)):
         D_hat = [density_at(estimate, few, path, x) for estimate in estimators]
-        order = _order_seen(x, D_hat, estimators, min(orders.values(), default=math.inf), seed.child("band", s))
+        enough = min([settings.least_share * estimator.kernel.order, *orders.values()])
+        order = _order_seen(x, D_hat, estimators, enough, seed.child("band", s))
         if order is not None:
             orders[s] = order
     assumed = estimator.kernel.order
@@ -134,23 +136,26 @@ def _order_seen(
 ) -> float | None:
     """The largest order that a bandwidth shows, from x [few, n, d], or any of `enough`; None where none shows.
 
-    D_hat are the estimates of x.
+    D_hat are the estimates of x. An order that still grows by more than STEADY from one bandwidth to the next narrower
+    one is that of the kernel at the scale of the density itself, not of the density: it counts if it is enough only.
     """
     smeared = 1.05 - 0.75 ** x.shape[-1]  # what a jump loses, and a little more
-    seen = None
+    seen: list[float] = []
     for k in range(len(D_hat) - 4):
         fine, coarse = (float((sup_distance(D_hat[i], D_hat[i + 2]) / D_hat[k].amax(-1)).median()) for i in (k, k + 2))
         if coarse > smeared:
             break
         order = math.log2(coarse / fine) if min(fine, coarse) > 0 else -math.inf
-        if (seen is not None and order <= seen) or fine <= 0:  # a band is dear: only where it can tell something
+        if (len(seen) > 1 and order <= max(seen)) or fine <= 0:  # a band is dear: only where it can tell something
             continue
         noise = sup_band(estimators[k], x[:1], 100, generator=seed.generator()).radius() / D_hat[k][:1].amax(-1)
         if fine > 2 * float(noise):
-            seen = order
-            if seen >= enough:
+            seen.append(order)
+            if order >= enough:
                 break
-    return seen
+    if not seen or (max(seen) < enough and seen[0] - min(seen[:2]) > STEADY):
+        return None
+    return max(seen)
 
 
 def check_lipschitz(

@@ -84,7 +84,7 @@ def diagnosed(world, ensemble, settings=SETTINGS, seed=0, theta=THETA, merge=Non
 
 def test_where_all_assumptions_hold():
     world = two_states(Smooth, [0.4, 0.1])
-    diagnosis, ledger = diagnosed(world, true_class(world), settings=DiagnosticSettings(n=500))
+    diagnosis, ledger = diagnosed(world, true_class(world), settings=DiagnosticSettings(n=500, n_rough=20_000))
     assert [f.assumption for f in diagnosis.findings] == ["A1", "A2", "A3", "A4", "A5"]
     assert [f.verdict for f in diagnosis.findings] == ["plausible"] * 5
     assert diagnosis["A1"].text == "no two states of a layer show the same readings"
@@ -93,8 +93,7 @@ def test_where_all_assumptions_hold():
     assert len(lines) == 5 and all(line.startswith(f"A{i + 1} plausible: ") for i, line in enumerate(lines))
     graph = world.graph
     w, half = len(path_cover(graph)), len(decision_tour(graph))  # n / A episodes along each
-    n_rough = DiagnosticSettings().n_rough
-    assert ledger.counts["diagnose"] == 12 * half * (500 + 250) // 2 + 4 * w * n_rough
+    assert ledger.counts["diagnose"] == 12 * half * (500 + 250) // 2 + 4 * w * 20_000
 
 
 def test_overlapping_states_that_agree_are_fine():
