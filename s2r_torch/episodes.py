@@ -1,8 +1,9 @@
 """Episodes: drawn, counted and checked at one door.
 
-Algorithms reach simulators through three helpers only: `observe` a path's end, `try_actions` at a path's end, `rollout`
-a policy. `Guard` counts every episode in a `Ledger` and refuses what would spoil hours of work later: observations that
-are not finite, rewards outside [0, 1], a simulator that dies. Reality has a door of its own (`deployment/live.py`).
+Algorithms reach simulators through few helpers only: `observe` a path's end, `try_actions` at a path's end, `rollout`
+a policy; along tours of a known graph, what `tours.py` has. `Guard` counts episodes and their steps in a `Ledger` and
+refuses what would spoil hours of work later: observations that are not finite, rewards outside [0, 1], a simulator that
+dies. Reality has a door of its own (`deployment/live.py`).
 """
 
 from __future__ import annotations
@@ -28,9 +29,14 @@ REWARD_TOLERANCE = 1e-9
 
 @dataclass
 class Ledger:
-    """How many episodes were drawn, by purpose."""
+    """How many episodes were drawn, and how many steps of environments they took, by purpose.
 
-    counts: Counter = field(default_factory=Counter)
+    A step is one action of one episode; an episode that is left at a path's end has as many as the path. What a slow
+    simulator costs is its steps.
+    """
+
+    counts: Counter = field(default_factory=Counter)  # episodes
+    steps: Counter = field(default_factory=Counter)
 
     def add(self, purpose: str, episodes: int) -> None:
         self.counts[purpose] += episodes
@@ -39,6 +45,14 @@ class Ledger:
         """Adds all that another one counted elsewhere."""
         for name, counted in vars(other).items():
             getattr(self, name).update(counted)
+
+    def walked(self, purpose: str, steps: int) -> None:
+        self.steps[purpose] += steps
+
+    def take_over(self, other: Ledger, purpose: str) -> None:
+        """Adds all that another ledger counted, under one name."""
+        self.add(purpose, other.counts.total())
+        self.walked(purpose, other.steps.total())
 
 
 class Recipe(Protocol):
@@ -92,6 +106,7 @@ class Guard:
     def step(self, actions: Tensor) -> tuple[Tensor | None, Tensor]:
         self._check_actions(actions)
         self._actions.append(actions.clone())
+        self.ledger.walked(self.purpose, actions.numel())
         x, reward = _two(_call(self.inner.step, "step", self.ids, actions.clone()), self.ids)
         reward = self._paid(reward)
         if x is None and len(self._actions) < self.spec.horizon:

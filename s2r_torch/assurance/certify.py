@@ -18,6 +18,7 @@ delta.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import reduce
 from typing import Annotated, Literal
@@ -47,7 +48,8 @@ class CertificateSettings(Settings):
         simulators: M, fresh simulators; 0 makes no certificate, and no scores to compare worlds with.
         scores: further fresh simulators that are only looked at, to compare worlds with (`likeness.py`).
         n_rollouts: k, episodes in each of the M.
-        n_accurate: observations per state and simulator for the accurate densities of the gap bounds.
+        n_accurate: observations per state and simulator for the accurate densities of the gap bounds; episodes along
+            the path cover.
         delta: failure probability of each promise.
         bound: of the mean, chosen before the draws: `betting`, or `clopper_pearson` where every mean return is 0 or 1.
         share: of worlds, for the promise on most worlds.
@@ -64,9 +66,9 @@ class CertificateSettings(Settings):
     """
 
     simulators: Several = 200
-    scores: Size = 2000
+    scores: Size = 500
     n_rollouts: Size = 500
-    n_accurate: Size = 1000
+    n_accurate: Annotated[int, Range(4)] = 250
     delta: Share = 0.05
     bound: Annotated[str, OneOf(confidence.BOUNDS)] = "betting"
     share: Share = 0.9
@@ -104,7 +106,7 @@ def certify(
         The certificate.
 
     Cost:
-        2 xi n_accurate episodes per simulator, for two accurate densities.
+        w n_accurate episodes per simulator, for accurate densities.
     """
     graph, ensemble = meta_policy.problem.graph, meta_policy.ensemble
     values = rehearsal.values if exact_values is None else exact_values.double()
@@ -112,9 +114,9 @@ def certify(
     refused = _refused(meta_policy, rehearsal)
     instead = torch.as_tensor(refused_values, dtype=torch.float64).expand_as(values)
     used = torch.where(refused, instead, values)
-    D_accurate, D_other = (
-        estimate_densities(simulators, graph, meta_policy.estimator, settings.n_accurate, seed.child("density", i))
-        for i in (0, 1)
+    D_half, D_other_half = (
+        estimate_densities(simulators, graph, meta_policy.estimator, -(-settings.n_accurate // 2), seed.child(name))
+        for name in ("half", "other half")
     )
     return Certificate(
         simulators=len(simulators),
@@ -127,7 +129,7 @@ def certify(
         value_lower=_mean_bound(values, settings),
         share=settings.share,
         share_value=share_bound(rehearsal.rollouts.returns, settings, exact_values),
-        gap=gap_bounds(ensemble, rehearsal, D_accurate, D_other, settings),
+        gap=gap_bounds(ensemble, rehearsal, (D_half + D_other_half) / 2, D_half, settings),
         used_mean=float(used.mean()),
         used_lower=_mean_bound(used, settings),
         refused=int(refused.sum()),
@@ -173,7 +175,7 @@ def _refusals(meta_policy: MetaPolicy) -> Refusals | None:
 
 
 def gap_bounds(
-    ensemble: Ensemble, rehearsal: Rehearsal, D_accurate: Tensor, D_other: Tensor, settings: CertificateSettings
+    ensemble: Ensemble, rehearsal: Rehearsal, D_accurate: Tensor, D_half: Tensor, settings: CertificateSettings
 ) -> Gap:
     """The three gap bounds of theory.md 4.2, with the maximum over all survivors.
 
@@ -181,12 +183,17 @@ def gap_bounds(
         ensemble: the survivors.
         rehearsal: M simulators, k episodes of the deployed policy in each.
         D_accurate: `[M, xi, G]` accurate densities, from draws that the rehearsal did not use.
-        D_other: `[M, xi, G]` an independent second estimate, for phi_T.
+        D_half: `[M, xi, G]` the estimate from half of these draws, for phi_T.
         settings: confidence, and phi_T where it is known.
+
+    phi_T is measured as what two independent estimates of the size of D_accurate would differ by. The error of a half
+    against the whole is that of the whole against the truth, and sqrt(2) times as much lies between two of them, where
+    f is about linear in errors of D.
     """
     horizon, delta = ensemble.problem.graph.horizon, settings.delta / 3
-    advantage, start, moved = survivor_values(ensemble, rehearsal, D_accurate, D_other)
-    phi_T = settings.density_error if settings.density_error is not None else float(moved.mean(1).max())
+    advantage, start, moved = survivor_values(ensemble, rehearsal, D_accurate, D_half)
+    measured = math.sqrt(2) * float(moved.mean(1).max())
+    phi_T = settings.density_error if settings.density_error is not None else measured
     G = rehearsal.values
     difference = confidence.upper(advantage, delta, low=0.0, high=float(horizon)).max()
     paired = confidence.upper((start - G).clamp(-1, 1), delta, low=-1.0, high=1.0).max()
@@ -204,17 +211,18 @@ def gap_bounds(
 
 
 def survivor_values(
-    ensemble: Ensemble, rehearsal: Rehearsal, D_accurate: Tensor, D_other: Tensor
+    ensemble: Ensemble, rehearsal: Rehearsal, D_accurate: Tensor, D_half: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What every survivor thinks of the deployed policy, on its own trajectories; three tensors [F, M], float64.
 
     Returns:
         Summed advantages sum_h (max_a Q - Q(a_h)), averaged over episodes; greedy values at the start; the largest
-        |f(D~_1, x, a) - f(D~_2, x, a)| over the episodes, steps and actions.
+        |f(D~, x, a) - f(D_half, x, a)| over the episodes, steps and actions.
     """
     episodes, horizon = rehearsal.rollouts, ensemble.problem.graph.horizon
-    one, two = ensemble.evaluator(D_accurate), ensemble.evaluator(D_other)
-    steps = [(step, episodes.x[:, :, step]) for step in range(horizon)]
-    advantage = reduce(torch.add, (one.advantages(step, x, episodes.actions[:, :, step]) for step, x in steps))
-    moved = torch.stack([one.largest_change(two, step, x) for step, x in steps]).amax(0)
-    return advantage, one.greedy_values(*steps[0]), moved
+    whole, half = ensemble.evaluator(D_accurate), ensemble.evaluator(D_half)
+    found = [
+        whole.opinions(half, step, episodes.x[:, :, step], episodes.actions[:, :, step]) for step in range(horizon)
+    ]
+    advantages, greedy, moved = zip(*found, strict=True)
+    return reduce(torch.add, advantages), greedy[0], reduce(torch.maximum, moved)

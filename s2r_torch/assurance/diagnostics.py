@@ -31,13 +31,15 @@ from s2r_torch.assurance.findings import (
 from s2r_torch.density.bands import sup_band
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
 from s2r_torch.density.grid import DensityGrid
-from s2r_torch.episodes import Guard, observe, try_actions
+from s2r_torch.episodes import Guard
 from s2r_torch.errors import SettingError
 from s2r_torch.learning.estimator import density_at
 from s2r_torch.learning.exploration import Exploration
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
+from s2r_torch.tours import decisions, readings
 
+STEADY = 0.2  # change of the order between bandwidths of ratio sqrt(2): 0 at a jump or a kink, 1 where all is smeared
 ROUGH_NODES = {1: 257, 2: 65}  # nodes per axis on which A3 is looked at; 25 in more dimensions
 
 
@@ -68,15 +70,13 @@ def diagnose(
         SettingError: fewer than two simulators.
 
     Cost:
-        1.5 xi n episodes per simulator, xi n_rough on `few` of them.
+        Twice decisions at every state (n and n / 2, `tours.decisions`), w n_rough episodes on `few` of the simulators.
     """
     if len(simulators) < 2:
         raise SettingError(expected="at least 2 simulators", got=str(len(simulators)), cause="no standard error of one")
     graph = ensemble.problem.graph
-    data = tuple(
-        in_halves(try_actions(simulators, path, 2 * (settings.n // 2), seed.child("state", s)))
-        for s, path in enumerate(graph.paths)
-    )
+    drawn = decisions(simulators, graph, 2 * (settings.n // 2), seed.child("states"))
+    data = tuple(in_halves(each) for each in drawn)
     reach = torch.tensor(estimator.bandwidth, dtype=torch.float64) * settings.reach
     return Diagnosis(
         (
@@ -102,10 +102,12 @@ def check_smoothness(
     few = simulators.select(range(min(settings.few, len(simulators))))
     estimators = _ever_wider(estimator)
     orders: dict[int, float] = {}  # by state
-    for s, path in enumerate(ensemble.problem.graph.paths):
-        x = observe(few, path, settings.n_rough, seed.child(s))
+    graph = ensemble.problem.graph
+    drawn = readings(few, graph, settings.n_rough, seed.child("states"))
+    for s, (path, x) in enumerate(zip(graph.paths, drawn, strict=True)):
         D_hat = [density_at(estimate, few, path, x) for estimate in estimators]
-        order = _order_seen(x, D_hat, estimators, min(orders.values(), default=math.inf), seed.child("band", s))
+        enough = min([settings.least_share * estimator.kernel.order, *orders.values()])
+        order = _order_seen(x, D_hat, estimators, enough, seed.child("band", s))
         if order is not None:
             orders[s] = order
     assumed = estimator.kernel.order
@@ -134,23 +136,26 @@ def _order_seen(
 ) -> float | None:
     """The largest order that a bandwidth shows, from x [few, n, d], or any of `enough`; None where none shows.
 
-    D_hat are the estimates of x.
+    D_hat are the estimates of x. An order that still grows by more than STEADY from one bandwidth to the next narrower
+    one is that of the kernel at the scale of the density itself, not of the density: it counts if it is enough only.
     """
     smeared = 1.05 - 0.75 ** x.shape[-1]  # what a jump loses, and a little more
-    seen = None
+    seen: list[float] = []
     for k in range(len(D_hat) - 4):
         fine, coarse = (float((sup_distance(D_hat[i], D_hat[i + 2]) / D_hat[k].amax(-1)).median()) for i in (k, k + 2))
         if coarse > smeared:
             break
         order = math.log2(coarse / fine) if min(fine, coarse) > 0 else -math.inf
-        if (seen is not None and order <= seen) or fine <= 0:  # a band is dear: only where it can tell something
+        if (len(seen) > 1 and order <= max(seen)) or fine <= 0:  # a band is dear: only where it can tell something
             continue
         noise = sup_band(estimators[k], x[:1], 100, generator=seed.generator()).radius() / D_hat[k][:1].amax(-1)
         if fine > 2 * float(noise):
-            seen = order
-            if seen >= enough:
+            seen.append(order)
+            if order >= enough:
                 break
-    return seen
+    if not seen or (max(seen) < enough and seen[0] - min(seen[:2]) > STEADY):
+        return None
+    return max(seen)
 
 
 def check_lipschitz(

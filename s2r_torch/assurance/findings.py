@@ -31,7 +31,8 @@ class DiagnosticSettings(Settings):
     Args:
         simulators: drawn to check Assumptions 1-5; 0 skips the checks.
         n: transitions per state and simulator (A1, A2).
-        n_rough: observations per state on each of `few` simulators (A3).
+        n_rough: observations per state on each of `few` simulators (A3); 20,000 and more for a verdict in two
+            dimensions.
         few: how many simulators A3 looks at.
         reach: how near two readings must be to count as the same, in bandwidths (A1, A2).
         tolerance: root mean square difference, in units of total reward, above which a real one violates A1 or A2.
@@ -48,7 +49,7 @@ class DiagnosticSettings(Settings):
 
     simulators: Several = 8
     n: Annotated[int, Range(20)] = 1000
-    n_rough: Annotated[int, Range(2)] = 20_000
+    n_rough: Annotated[int, Range(2)] = 5000
     few: Size = 4
     reach: Positive = 0.5
     tolerance: Positive = 0.03

@@ -147,7 +147,7 @@ class Worlds:
             acts.append(act)
             passed += accepted
         episodes = sum(ledger.counts.values())
-        self.draws.ledger.add(REWARDED, episodes)
+        self.draws.ledger.take_over(ledger, REWARDED)
         return Attempt(each(acts), rewarded=episodes / len(self), accepted=passed / len(self))
 
 

@@ -94,7 +94,7 @@ class Racing:
             candidates = self._candidates(D_real[w], [x[w] for x in readings])
             acts.append(candidates[race(worlds.rewarded(w, ledger), candidates, self.n, self.delta, seed)])
         spent = ledger.counts[REWARDED]
-        worlds.draws.ledger.add(REWARDED, spent)
+        worlds.draws.ledger.take_over(ledger, REWARDED)
         return Attempt(each(acts), unlabelled=len(cover) * self.looks, rewarded=spent / len(worlds))
 
     def _candidates(self, D_real: Tensor, readings: Sequence[Tensor]) -> list[Act]:

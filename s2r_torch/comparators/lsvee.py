@@ -23,6 +23,7 @@ from s2r_torch.families.layered import depth_first
 from s2r_torch.learning.elimination import Elimination, Judges, Knowledge, dfs_learn
 from s2r_torch.learning.learn_on_simulators import Choice, learn_on_simulators
 from s2r_torch.learning.rules import RULES
+from s2r_torch.learning.samples import Separate
 from s2r_torch.learning.sweep import sweep
 from s2r_torch.planner.budget import practical
 from s2r_torch.predictors.ensemble import Ensemble
@@ -120,7 +121,8 @@ class EliminationLearner:
             num_states=self.graph.num_states,
         )
         unseen = torch.zeros(1, self.graph.num_states, NO_GRID)
-        return Judges(world, unseen, self.graph, bank, budget, Elimination(self.rule, "best"), seed)
+        rule = Elimination(self.rule, "best")
+        return Judges(world, unseen, self.graph, bank, budget, rule, seed, sampling=Separate)
 
     @property
     def note(self) -> str:

@@ -57,6 +57,7 @@ class GuardedWorld:
     def step(self, actions: Tensor) -> Tensor:
         """Takes actions [n]; returns the next x [n, d]. Raises as `reset`."""
         self._actions.append(actions)
+        self.ledger.walked(self.purpose, self._n)
         return self._checked(self._call(self.inner.step, "step", actions))
 
     def _call(self, function: Callable[..., Tensor], name: str, argument: object) -> Tensor:

@@ -25,11 +25,12 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import StateGraph
-from s2r_torch.episodes import Guard, rollout, try_actions
+from s2r_torch.episodes import Guard, rollout
 from s2r_torch.learning.rules import Evidence, RuleSettings, calibrated
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
 from s2r_torch.schema import Range, Settings, Size
+from s2r_torch.tours import decisions
 from s2r_torch.workers.simulators import in_parts, map_simulators
 
 
@@ -79,6 +80,9 @@ def bellman_table(simulators: Guard, D_hat: Tensor, ensemble: Ensemble, n: int, 
 
     Returns:
         Risks [F, B, xi] and V_hat [F, B, xi], from the same samples.
+
+    Cost:
+        That of `tours.decisions`.
     """
     parts = map_simulators(_table, in_parts(simulators, D_hat), ensemble, n, seed)
     risks, V_hat = zip(*parts, strict=True)
@@ -91,10 +95,10 @@ def _table(simulators: Guard, D_hat: Tensor, ensemble: Ensemble, n: int, seed: S
     evaluator = ensemble.evaluator(D_hat)
     risks = torch.zeros(ensemble.size, len(simulators), graph.num_states, dtype=torch.float64)
     V_hat = torch.zeros_like(risks)
+    data = decisions(simulators, graph, n, seed)
     for step, s in graph.backward():
-        data = try_actions(simulators, graph.paths[s], n, seed.child("state", s))
         V_next = None if step == graph.horizon - 1 else V_hat[:, :, graph.next_state[s]]
-        risks[:, :, s], V_hat[:, :, s] = evaluator.bellman_risks(step, data, V_next)
+        risks[:, :, s], V_hat[:, :, s] = evaluator.bellman_risks(step, data[s], V_next)
     return risks, V_hat
 
 
@@ -162,7 +166,7 @@ def calibrate(
     """Measures misspecification and overrating on calibration simulators with densities D_hat [B, xi, G].
 
     Cost:
-        xi n + n_rollouts episodes per simulator.
+        n decisions at every state (`tours.decisions`) and n_rollouts episodes per simulator.
     """
     risks, V_hat = bellman_table(simulators, D_hat, ensemble, settings.n, seed.child("table"))
     pooled = risks.mean(1)  # [F, xi]

@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from s2r_torch.base import StateGraph
-from s2r_torch.episodes import Guard, observe, try_actions
+from s2r_torch.episodes import Guard
 from s2r_torch.errors import RealizabilityError, SettingError
 from s2r_torch.learning.rules import Evidence, RuleSettings, rule_named
+from s2r_torch.learning.samples import Samples, Shared
 from s2r_torch.planner.budget import Budget
 from s2r_torch.predictors.ensemble import Ensemble, Evaluator
 from s2r_torch.rng import Seed
@@ -59,7 +61,13 @@ class Judges:
     elimination: Elimination
     seed: Seed
     on_call: Callable[[str, int, int], None] = lambda name, state, survivors: None
+    sampling: type[Samples] = Shared
     _last: list[Evaluator] = field(default_factory=list, init=False)  # never handed on by `replace`
+
+    @cached_property
+    def samples(self) -> Samples:
+        """What Consensus and TD-Eliminate look at."""
+        return self.sampling(self.simulators, self.graph, self.budget.n_test, self.budget.n_train, self.seed)
 
     def evaluator(self, alive: Tensor) -> Evaluator:
         """The class conditioned on D_hat, without eliminated members; cached, and shrunk as members fall."""
@@ -159,13 +167,12 @@ def consensus(state: int, knowledge: Knowledge, judges: Judges) -> tuple[bool, K
         covers every later question to the survivors.
 
     Cost:
-        n_test episodes per simulator, none where V_hat of all survivors is known.
+        That of `samples.readings`: at the first call of a run, w n_test episodes per simulator for all states.
     """
     step = int(judges.graph.layer[state])
     if bool(knowledge.V_hat[knowledge.alive, :, state].isnan().any()):
-        seed = judges.seed.child("test", state)
-        x = observe(judges.simulators, judges.graph.paths[state], judges.budget.n_test, seed)
-        knowledge = _with_values(knowledge, state, judges.evaluator(knowledge.alive).greedy_values(step, x))
+        values = judges.evaluator(knowledge.alive).greedy_values(step, judges.samples.readings(state))
+        knowledge = _with_values(knowledge, state, values)
     alive = knowledge.V_hat[knowledge.alive, :, state]
     spread = float((alive.amax(0) - alive.amin(0)).max())
     return spread <= judges.budget.epsilon_test(step - 1), knowledge
@@ -190,11 +197,10 @@ def td_eliminate(state: int, knowledge: Knowledge, judges: Judges) -> Knowledge:
         least pooled risk (theory.md C10).
 
     Cost:
-        n_train episodes per simulator.
+        That of `samples.decisions`: at the first call of a run, those at all states.
     """
     step = int(judges.graph.layer[state])
-    seed = judges.seed.child("train", state)
-    data = try_actions(judges.simulators, judges.graph.paths[state], judges.budget.n_train, seed)
+    data = judges.samples.decisions(state)
     evaluator = judges.evaluator(knowledge.alive)
     V_next = None if step == judges.graph.horizon - 1 else knowledge.V_hat[:, :, judges.graph.next_state[state]]
     risks, V_hat = evaluator.bellman_risks(step, data, V_next)

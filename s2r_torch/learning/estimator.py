@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Annotated, Literal
 
 import torch
@@ -16,10 +15,11 @@ from s2r_torch.density.grid import MAX_NODES, DensityGrid
 from s2r_torch.density.kernels import KERNELS, Kernel, make_kernel
 from s2r_torch.density.nodes import nodes_for
 from s2r_torch.density.samples import by_name
-from s2r_torch.episodes import Guard, observe
+from s2r_torch.episodes import Guard
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.rng import Seed
 from s2r_torch.schema import OneOf, Positive, Range, Settings
+from s2r_torch.tours import readings, walk
 from s2r_torch.workers.simulators import in_parts, map_simulators
 
 MOST_READINGS = 2**23  # numbers observed at once, 64 MiB; a simulator may hold ten times that
@@ -65,7 +65,7 @@ def make_estimator(density: DensitySettings, simulators: Guard, n_dist: int, see
     """Kernel, grid and bandwidth for n_dist samples a state, fixed before the samples they are used on are drawn.
 
     Cost:
-        For `nodes=auto`, `lepski` and `reference`, H n_pilot pilot episodes on at most 32 simulators.
+        For `nodes=auto`, `lepski` and `reference`, n_pilot pilot episodes on at most 32 simulators.
     """
     spec, kernel = simulators.spec, make_kernel(density.kernel, density.order)
     adaptive = density.bandwidth in ("lepski", "reference")
@@ -96,50 +96,45 @@ def _bandwidth_for(
 def pilot_samples(simulators: Guard, n_pilot: int, seed: Seed) -> Tensor:
     """Observations [B, H, n_pilot, d] along action 0, one state a layer, on at most PILOTS simulators."""
     few = simulators.select(range(min(PILOTS, len(simulators))))
-    paths = [(0,) * step for step in range(simulators.spec.horizon)]
-    return torch.stack([observe(few, path, n_pilot, seed.child("pilot", path)) for path in paths], 1)
+    x, _ = walk(few, (0,) * (simulators.spec.horizon - 1), n_pilot, seed.child("pilot"))
+    return torch.stack(x, 1)
 
 
 def estimate_densities(
     simulators: Guard, graph: StateGraph, estimator: DensityEstimator, n_dist: int | Tensor, seed: Seed
 ) -> Tensor:
-    """D_hat [B, xi, G] of known states: n_dist observations at the end of every state's path, on every simulator.
+    """D_hat [B, xi, G] of known states on every simulator, from readings along tours (`tours.py`).
 
     Args:
         simulators: B of them.
         graph: the state graph.
         estimator: kernel, bandwidth and grid.
-        n_dist: how many, of every state alike or of each, `[xi]`.
+        n_dist: how many readings, of every state alike or of each, `[xi]`.
         seed: named stream.
+
+    Cost:
+        w n_dist episodes per simulator for a path cover of w sequences. More readings than fit into memory are drawn in
+        parts, whose estimates average.
     """
-    given = graph, estimator, torch.as_tensor(n_dist).expand(graph.num_states).tolist(), seed
+    given = graph, estimator, torch.as_tensor(n_dist).expand(graph.num_states), seed
     return torch.cat(map_simulators(_densities, in_parts(simulators), *given))
 
 
-def _densities(
-    simulators: Guard, graph: StateGraph, estimator: DensityEstimator, counts: list[int], seed: Seed
-) -> Tensor:
+def _densities(simulators: Guard, graph: StateGraph, estimator: DensityEstimator, wanted: Tensor, seed: Seed) -> Tensor:
     """Those of some simulators."""
-    states = (
-        _estimate(simulators, path, estimator, n, seed.child("density", path))
-        for path, n in zip(graph.paths, counts, strict=True)
-    )
-    return torch.stack(list(states), 1)
+    numbers = int(wanted.sum()) * len(simulators) * simulators.spec.obs_dim
+    count = max(1, min(-(-numbers // MOST_READINGS), int(wanted.min()) // 2))
+    D_hat: Tensor | float = 0.0
+    for i in range(count):
+        part = wanted * (i + 1) // count - wanted * i // count
+        drawn = readings(simulators, graph, part, seed.child("density", i))
+        each = zip(graph.paths, drawn, strict=True)
+        D = torch.stack([density_at(estimator, simulators, path, x) for path, x in each], 1)
+        D_hat = D_hat + D * (part / wanted)[:, None]
+    return torch.as_tensor(D_hat)
 
 
 def density_at(estimator: DensityEstimator, simulators: Guard, path: Path, x: Tensor) -> Tensor:
     """D_hat [B, G] of readings x [B, n, d] at a path's end; an ObservationError names simulator, path and sensor."""
     with by_name(simulators.spec.obs_names, lambda index: simulators.where(index[0], path)):
         return estimator(x)
-
-
-def _estimate(simulators: Guard, path: Path, estimator: DensityEstimator, n: int, seed: Seed) -> Tensor:
-    """D_hat [B, G] at a path's end; more readings than fit into memory are drawn in parts, whose estimates average."""
-    most = max(2, MOST_READINGS // (len(simulators) * simulators.spec.obs_dim))
-    count = -(-n // most)
-    if count == 1:
-        return density_at(estimator, simulators, path, observe(simulators, path, n, seed))
-    sizes = [n // count + (i < n % count) for i in range(count)]
-    draws = (observe(simulators, path, size, seed.child(i)) for i, size in enumerate(sizes))
-    parts = (x.shape[-2] * density_at(estimator, simulators, path, x) for x in draws)
-    return reduce(torch.add, parts) / n

@@ -39,7 +39,7 @@ class MergeSettings(Settings):
         SettingError: a number out of range.
     """
 
-    n_merge: Annotated[int, Range(PARTS)] = 1000
+    n_merge: Annotated[int, Range(PARTS)] = 250
     zeta: Positive | Literal["auto"] | None = "auto"
     relative: Share = 0.5
     margin: Annotated[float, Range(0, 1, open="high")] = 0.25

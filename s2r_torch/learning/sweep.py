@@ -21,7 +21,7 @@ def sweep(judges: Judges) -> Knowledge:
         Replaces DFS-Learn, Consensus and Learn-on-Simulators: Algorithm 2 already found all states (theory.md 3.3).
 
     Cost:
-        xi n_train episodes per simulator.
+        n_train decisions at every state of every simulator (`tours.decisions`).
     """
     knowledge = Knowledge.blank(judges)
     for _, state in judges.graph.backward():

@@ -146,13 +146,30 @@ class Evaluator:
         self._require_finite("values", total)
         return self._scatter(total / x.shape[1])
 
-    def advantages(self, step: int, x: Tensor, actions: Tensor) -> Tensor:
-        """mean_i (max_a f(D_b, x_i, a) - f(D_b, x_i, a_i)) for x [B, n, d], actions [B, n]: [F, B] (theory.md 4.2)."""
-        total = torch.zeros(len(self._members), x.shape[0], dtype=torch.float64)
-        for (members, simulators, samples), q in self._pieces(step, x):
+    def opinions(self, other: Evaluator, step: int, x: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What members think of the actions that were taken, and how much of it is density noise (theory.md 4.2).
+
+        Args:
+            other: the same members on other densities D'.
+            step: the layer of the readings.
+            x: `[B, n, d]`.
+            actions: `[B, n]`.
+
+        Returns:
+            Three tensors [F, B], of one evaluation for D and one for D':
+            mean_i (max_a f(D_b, x_i, a) - f(D_b, x_i, a_i)); mean_i max_a f(D_b, x_i, a); and `largest_change`.
+        """
+        advantage, greedy, largest = torch.zeros(3, len(self._members), x.shape[0], dtype=torch.float64)
+        for (piece, q), (_, moved) in zip(self._pieces(step, x), other._pieces(step, x), strict=True):
+            members, simulators, samples = piece
+            best = q.amax(-1)
             taken = q.gather(-1, actions[simulators, samples].expand(q.shape[:-1])[..., None]).squeeze(-1)
-            total[members, simulators] += (q.amax(-1) - taken).sum(-1, dtype=torch.float64)
-        return self._scatter(total / x.shape[1])
+            advantage[members, simulators] += (best - taken).sum(-1, dtype=torch.float64)
+            greedy[members, simulators] += best.sum(-1, dtype=torch.float64)
+            change = (q - moved).abs().amax((-2, -1)).double()
+            largest[members, simulators] = torch.maximum(largest[members, simulators], change)
+        n = x.shape[1]
+        return self._scatter(advantage / n), self._scatter(greedy / n), self._scatter(largest)
 
     def largest_change(self, other: Evaluator, step: int, x: Tensor) -> Tensor:
         """max over i and a of |f(D_b, x_i, a) - f(D'_b, x_i, a)| for x [B, n, d]: [F, B]; D' is that of `other`."""

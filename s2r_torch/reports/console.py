@@ -158,15 +158,21 @@ def _values(summary: Summary) -> list[tuple[str, str]]:
 
 def _episodes(summary: Summary) -> list[tuple[str, str]]:
     real = summary.real
-    simulated = (f"{name} {count:,}" for name, count in summary.episodes.items() if name not in HIDDEN)
     return [
-        ("simulator episodes", ", ".join(simulated)),
+        ("simulator episodes", _by_purpose(summary.episodes)),
+        ("simulator steps", _by_purpose(summary.steps)),
         (
             "real episodes",
             f"{real.drawn:,} per world, none with a reward, along {real.sequences} action sequences; "
             f"one path per state would take {real.one_path_per_state:,}, n H S A {real.as_stated:,}",
         ),
     ]
+
+
+def _by_purpose(counts: dict[str, int]) -> str:
+    """What simulators were asked for, in all and by purpose."""
+    own = {name: count for name, count in counts.items() if name not in HIDDEN}
+    return ", ".join([f"{sum(own.values()):,} in all", *(f"{name} {count:,}" for name, count in own.items())])
 
 
 def _promise(certificate: Certificate) -> str:

@@ -18,7 +18,8 @@ LONGEST = 600  # characters of a cell
 
 def check_table(report: Report) -> Table:
     """One row per finding: what was checked, what was found; below it the likely cause, and what to write."""
-    view = Table(title=f"{report.family}: {report.episodes:,} simulator episodes", title_justify="left")
+    took = f"{report.episodes:,} simulator episodes, {report.steps:,} steps"
+    view = Table(title=f"{report.family}: {took}", title_justify="left")
     view.add_column("")
     view.add_column("checked", min_width=16, overflow="fold")
     view.add_column("found, likely cause, what to write", overflow="fold")

@@ -116,6 +116,7 @@ class Summary:
     elimination: Eliminated
     value: Value
     episodes: dict[str, int]  # by purpose; those of simulators, and `real` of all worlds together
+    steps: dict[str, int]  # that these took, by purpose
     real: RealEpisodes
     certificate: Certificate | None
     assumptions: tuple[Finding, ...]
@@ -168,6 +169,7 @@ class Summary:
                 results.evaluated.values,
             ),
             episodes=dict(results.episodes),
+            steps=dict(results.steps),
             real=_real(results),
             certificate=results.certified.certificate,
             assumptions=diagnosis.findings if diagnosis else (),
@@ -229,6 +231,7 @@ def unfinished(experiment: str, seed: int, stopped_by: str, stages: Mapping[str,
         "stopped_by": stopped_by,
         "finished_stages": list(stages),
         "episodes": {name: stage["episodes"] for name, stage in stages.items()},
+        "steps": {name: stage["steps"] for name, stage in stages.items()},
         "seconds": {name: round(stage["seconds"], 2) for name, stage in stages.items()},
         "versions": versions(),
     }

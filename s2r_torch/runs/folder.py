@@ -34,6 +34,7 @@ class Finished:
 
     result: Any
     episodes: dict[str, int]  # by purpose
+    steps: dict[str, int]  # of environments, by purpose
     seconds: float  # of wall time
     cpu_seconds: float
     rows: tuple[Row, ...]  # its curves
@@ -76,6 +77,7 @@ class RunFolder:
             return Finished(
                 self._codec.unpack(header["result"], found),
                 header["episodes"],
+                header["steps"],
                 header["seconds"],
                 header["cpu_seconds"],
                 self._codec.unpack(header["rows"], {}),
@@ -95,6 +97,7 @@ class RunFolder:
             "of": digest,
             "result": packed,
             "episodes": finished.episodes,
+            "steps": finished.steps,
             "seconds": finished.seconds,
             "cpu_seconds": finished.cpu_seconds,
             "rows": self._codec.pack(finished.rows)[0],  # a curve may hold values that are not finite
@@ -167,10 +170,10 @@ def held(path: Path | None) -> Iterator[None]:
 
 
 def finished_stages(path: Path) -> dict[str, dict]:
-    """Stage -> episodes by purpose and seconds, of the stages that a folder holds, in the order of their ending."""
+    """Stage -> episodes and steps by purpose, and seconds, of a folder's stages in the order of their ending."""
     files = sorted((path / STAGES).glob("*.safetensors"), key=lambda file: file.stat().st_mtime_ns)
     headers = {file.stem: tensors.header(file) for file in files}
-    return {name: {key: header[key] for key in ("episodes", "seconds")} for name, header in headers.items()}
+    return {name: {key: header[key] for key in ("episodes", "steps", "seconds")} for name, header in headers.items()}
 
 
 def write_json(path: Path, values: object) -> None:

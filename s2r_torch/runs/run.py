@@ -78,6 +78,11 @@ class Results:
         return sum((Counter(stage.episodes) for stage in self.finished.values()), Counter())
 
     @property
+    def steps(self) -> Counter:
+        """Steps of environments by purpose, of all stages."""
+        return sum((Counter(stage.steps) for stage in self.finished.values()), Counter())
+
+    @property
     def rows(self) -> list[Row]:
         """The curves of all stages."""
         return [row for stage in self.finished.values() for row in stage.rows]
@@ -218,7 +223,7 @@ class Stages:
         with noted_warnings() as warned:
             result = stage(context, *earlier)
         took = time.perf_counter() - wall, self._cpu_seconds() - cpu
-        return Finished(result, dict(ledger.counts), *took, tuple(shown.rows), tuple(warned))
+        return Finished(result, dict(ledger.counts), dict(ledger.steps), *took, tuple(shown.rows), tuple(warned))
 
     def _cpu_seconds(self) -> float:
         """Of this process and of whoever works for it."""

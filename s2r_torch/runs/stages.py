@@ -20,13 +20,12 @@ from torch import Tensor
 from s2r_torch.assurance.certify import certify as certify_policy
 from s2r_torch.assurance.diagnostics import diagnose as diagnose_assumptions
 from s2r_torch.assurance.rehearsal import make_reference, rehearse
-from s2r_torch.base import Path as ActionPath
 from s2r_torch.base import PredictorGroup
 from s2r_torch.comparators.contract import COMPARATORS, Known, Worlds
 from s2r_torch.comparators.open_loop import best_action_list
 from s2r_torch.coverage import passes, path_cover, typical
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.episodes import Guard, Ledger, Transitions, try_actions
+from s2r_torch.episodes import Guard, Ledger, Transitions
 from s2r_torch.families.contract import Family
 from s2r_torch.families.draws import Draws
 from s2r_torch.learning import exploration
@@ -58,6 +57,7 @@ from s2r_torch.runs.results import (
     Trained,
 )
 from s2r_torch.runs.settings import RunSettings, known_class
+from s2r_torch.tours import decisions
 from s2r_torch.workers.engines import SERIAL, Workers
 from s2r_torch.workers.simulators import in_parts, map_simulators
 
@@ -111,6 +111,7 @@ def check(context: Context) -> Checked:
     context.progress.stage("check the family", None)
     report = check_for_a_run(context.family, context.settings.seed)
     context.ledger.add("check", report.episodes)
+    context.ledger.walked("check", report.steps)
     report.require()
     notes = tuple(f"{note.checked}: {note.found}; {note.cause}".rstrip("; ") for note in report.notes)
     context.progress.say(f"{len(notes)} notes" if notes else "as it says")
@@ -144,7 +145,7 @@ def train(context: Context, explored: Explored) -> Trained:
     problem = Problem(context.family.spec, graph, explored.estimator.grid)
     simulators = context.draws.simulators("train", predictors.num_simulators)
     seed = context.seed.child("train")
-    tried = map_simulators(_tried, in_parts(simulators), graph.paths, predictors.n_samples, seed)
+    tried = map_simulators(decisions, in_parts(simulators), graph, predictors.n_samples, seed.child("states"))
     samples = tuple(map(Transitions.joined, zip(*tried, strict=True)))
     build = known_class(context.settings, context.family)
     if build:
@@ -160,11 +161,6 @@ def train(context: Context, explored: Explored) -> Trained:
     tolerance = predictors.training.tolerance
     short = [f"net {one.net.name}: {said}" for one in fitted if (said := one.shortfall.sentence(tolerance))]
     return Trained(Ensemble(problem, groups), samples, tuple(estimates), tuple(short))
-
-
-def _tried(simulators: Guard, paths: tuple[ActionPath, ...], n: int, seed: Seed) -> list[Transitions]:
-    """Transitions of some simulators at the end of every path."""
-    return [try_actions(simulators, path, n, seed.child("state", s)) for s, path in enumerate(paths)]
 
 
 def _from_fewer(context: Context, explored: Explored, simulators: Guard, seed: Seed) -> dict[float, Tensor]:

@@ -121,7 +121,7 @@ def test_advantages_of_f_star_sum_to_the_gap():
 
 
 def by_hand(M=7, k=5, seed=0):
-    """A rehearsal of random episodes with its two accurate densities."""
+    """A rehearsal of random episodes with two densities."""
     g, horizon = torch.Generator().manual_seed(seed), PROBLEM.mixture.horizon
     theta = PROBLEM.theta(M, Seed.root(seed))
     D = PROBLEM.densities(theta)
@@ -154,7 +154,7 @@ def test_gap_bounds_agree_with_loops():
                     A[-1] += float(row.max() - row[int(rehearsal.rollouts.actions[i, e, h])]) / k
             u.append(sum(float(q[0][f, i, e].max()) for e in range(k)) / k)
         A, u = torch.tensor(A, dtype=torch.float64), torch.tensor(u, dtype=torch.float64)
-        phi_T = max(phi_T, sum(moved) / M)
+        phi_T = max(phi_T, 2**0.5 * sum(moved) / M)
         third = settings.delta / 3
         differences = max(differences, float(confidence.upper(A, third, low=0.0, high=float(horizon))))
         paired = max(paired, float(confidence.upper(u - G, third, low=-1.0, high=1.0)))

@@ -12,6 +12,7 @@ from support.worlds import Tabular, class_of, estimator_of, layered, random_clas
 from s2r_torch.assurance.diagnostics import _ever_wider, _movement, check_smoothness, diagnose
 from s2r_torch.assurance.differences import _difference, _optimal_values, _verdict, in_halves
 from s2r_torch.assurance.findings import DiagnosticSettings
+from s2r_torch.coverage import path_cover
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
@@ -22,6 +23,7 @@ from s2r_torch.learning.estimator import estimate_densities
 from s2r_torch.learning.exploration import explore
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.rng import Seed
+from s2r_torch.tours import decision_tour
 
 THETA = torch.linspace(-0.9, 0.8, 12, dtype=torch.float64).tolist()
 SETTINGS, MERGE = DiagnosticSettings(n=500, n_rough=1000), MergeSettings(1000, zeta=None)
@@ -82,14 +84,16 @@ def diagnosed(world, ensemble, settings=SETTINGS, seed=0, theta=THETA, merge=Non
 
 def test_where_all_assumptions_hold():
     world = two_states(Smooth, [0.4, 0.1])
-    diagnosis, ledger = diagnosed(world, true_class(world), settings=DiagnosticSettings(n=500))
+    diagnosis, ledger = diagnosed(world, true_class(world), settings=DiagnosticSettings(n=500, n_rough=20_000))
     assert [f.assumption for f in diagnosis.findings] == ["A1", "A2", "A3", "A4", "A5"]
     assert [f.verdict for f in diagnosis.findings] == ["plausible"] * 5
     assert diagnosis["A1"].text == "no two states of a layer show the same readings"
     assert json.loads(json.dumps(asdict(diagnosis), allow_nan=False))["findings"][4]["assumption"] == "A5"
     lines = diagnosis.lines()
     assert len(lines) == 5 and all(line.startswith(f"A{i + 1} plausible: ") for i, line in enumerate(lines))
-    assert ledger.counts["diagnose"] == 3 * (12 * 750 + 4 * 20_000)
+    graph = world.graph
+    w, half = len(path_cover(graph)), len(decision_tour(graph))  # n / A episodes along each
+    assert ledger.counts["diagnose"] == 12 * half * (500 + 250) // 2 + 4 * w * 20_000
 
 
 def test_overlapping_states_that_agree_are_fine():

@@ -16,6 +16,7 @@ from s2r_torch.comparators.lsvee import EliminationLearner, LSVEELearner, lsvee,
 from s2r_torch.errors import SettingError
 from s2r_torch.families.mixture.family import Mixture
 from s2r_torch.learning.elimination import Knowledge, dfs_learn
+from s2r_torch.learning.samples import Separate
 from s2r_torch.rng import Seed
 
 MEMBERS = 10
@@ -70,7 +71,7 @@ def test_agrees_with_the_naive_algorithm(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_episode_is_counted(seed):
-    judges = problem(seed, 3, 2)
+    judges = replace(problem(seed, 3, 2), sampling=Separate)
     choice = lsvee(judges)
     oracle, memory = oracle_of(judges), naive.Memory(list(range(MEMBERS)))
     naive.dfs_learn((), oracle, memory)

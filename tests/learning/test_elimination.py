@@ -15,6 +15,7 @@ from s2r_torch.learning.elimination import Elimination, Judges, Knowledge, conse
 from s2r_torch.learning.rules import RULES, RuleSettings
 from s2r_torch.learning.sweep import sweep
 from s2r_torch.predictors.ensemble import Ensemble
+from s2r_torch.tours import decision_tour, reading_tour
 
 RULE_NAMES = sorted(set(RULES) - {"both"})  # `both` is defined by two others (test_rules.py)
 
@@ -23,6 +24,17 @@ def problem(rule, seed, horizon, num_actions, members=6, **changes):
     world = random_world(seed, horizon, num_actions)
     budget = budget_for(world, members, **TIGHT | {"n_train": 600 if rule in ("paper", "erratum") else 120} | changes)
     return judges_of(world, random_class(world, members, seed), budget, rule, seed)
+
+
+def of_consensus(judges) -> int:
+    """Episodes of one simulator for n_test readings of every state."""
+    graph = judges.graph
+    return sum(n for _, n, _ in reading_tour(graph, [judges.budget.n_test] * graph.num_states))
+
+
+def of_elimination(judges) -> int:
+    """Episodes of one simulator for n_train decisions at every state."""
+    return len(decision_tour(judges.graph)) * math.ceil(judges.budget.n_train / judges.graph.num_actions)
 
 
 def agree(judges, knowledge, oracle, memory):
@@ -35,8 +47,8 @@ def agree(judges, knowledge, oracle, memory):
     for f in memory.alive:
         assert float(knowledge.risk[f]) == pytest.approx(memory.risk[f], abs=1e-12)
     assert [call.state for call in knowledge.history] == [s for name, s in memory.calls if name == "TD-Eliminate"]
-    tests = sum(name == "samples" for name, _ in memory.calls)
-    drawn = oracle.B * (judges.budget.n_test * tests + judges.budget.n_train * len(knowledge.history))
+    tested = any(name == "samples" for name, _ in memory.calls)
+    drawn = oracle.B * (of_consensus(judges) * tested + of_elimination(judges))  # once, for all states
     assert judges.simulators.ledger.counts == {"eliminate": drawn}
 
 
@@ -118,9 +130,10 @@ def test_a_learned_state_is_not_learned_again():
     blank = Knowledge.blank(judges)
     knowledge = dfs_learn(0, blank, judges)
     assert len(knowledge.history) == judges.graph.num_states and bool(knowledge.learned.all())
-    before = judges.simulators.ledger.counts["eliminate"]
-    dfs_learn(0, knowledge, judges)
-    assert judges.simulators.ledger.counts["eliminate"] - before == 3 * judges.budget.n_train
+    before = dict(judges.simulators.ledger.counts)
+    again = dfs_learn(0, knowledge, judges)
+    assert [call.state for call in again.history[len(knowledge.history) :]] == [0]
+    assert judges.simulators.ledger.counts == before
 
 
 @pytest.mark.parametrize("learn", [lambda blank, judges: dfs_learn(0, blank, judges), lambda _, judges: sweep(judges)])
@@ -198,14 +211,14 @@ def test_a_state_asked_about_again_costs_nothing():
     judges = problem("sharp", 1, 3, 2, epsilon_test_step=0.02)
     agrees, knowledge = consensus(1, Knowledge.blank(judges), judges)
     drawn = dict(judges.simulators.ledger.counts)
-    assert drawn == {"eliminate": 3 * judges.budget.n_test}
+    assert drawn == {"eliminate": 3 * of_consensus(judges)}
     again, same = consensus(1, knowledge, judges)
     assert again == agrees and same is knowledge and judges.simulators.ledger.counts == drawn
     fewer = replace(knowledge, alive=torch.tensor([True] + 5 * [False]))  # survivors were asked before, all of them
     assert consensus(1, fewer, judges)[0] and judges.simulators.ledger.counts == drawn
     unknown = replace(knowledge, V_hat=torch.where(torch.arange(6)[:, None, None] == 3, torch.nan, knowledge.V_hat))
     consensus(1, unknown, judges)
-    assert judges.simulators.ledger.counts == {"eliminate": 6 * judges.budget.n_test}
+    assert judges.simulators.ledger.counts == drawn
 
 
 def test_every_call_is_reported():

@@ -10,6 +10,7 @@ import torch
 from support.worlds import Tabular, estimator_of, layered, random_world
 
 from s2r_torch.base import after
+from s2r_torch.coverage import path_cover
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
@@ -20,6 +21,7 @@ from s2r_torch.learning.estimator import estimate_densities
 from s2r_torch.learning.exploration import explore
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.rng import Seed
+from s2r_torch.tours import readings
 
 THETA = (-0.9, 0.1, 0.7, 0.4)
 MERGE = MergeSettings(n_merge=150, zeta=None, deciders=3)
@@ -58,15 +60,17 @@ def test_agrees_with_the_naive_algorithm(horizon, num_actions, seed):
     for visit in exploration.visits:
         assert graph.paths[visit.state] == found.same_as[visit.path]
         assert visit.merged == (visit.path not in found.representatives)
+    along = readings(drawn, graph, 60, root.child("density", 0))
     for s, path in enumerate(graph.paths):
         assert int(graph.layer[s]) == len(path)
         for a in range(num_actions):
             t = int(graph.next_state[s, a])
             assert t == -1 if len(path) == horizon - 1 else graph.paths[t] == found.same_as[(*path, a)]
-        x = observe(drawn, path, 60, root.child("density", path))[..., 0].numpy()
+        x = along[s][..., 0].numpy()
         assert np.allclose(exploration.D_hat[:, s].numpy(), [estimate(row) for row in x], atol=1e-12)
     world.graph.require_same(graph)  # ... and both found the truth
-    assert ledger.counts == {"test": len(found.visited) * 3 * MERGE.n_merge + graph.num_states * 4 * 60}
+    w = len(path_cover(graph))
+    assert ledger.counts == {"test": len(found.visited) * 3 * MERGE.n_merge + w * 4 * 60}
 
 
 def test_every_path_of_the_action_tree_ends_in_the_state_the_world_knows():
@@ -368,21 +372,22 @@ def test_merge_settings_are_validated(wrong):
 def test_few_simulators_all_decide():
     world, ledger = same_twice(2), Ledger()
     explored(world, replace(MERGE, deciders=100), theta=(0.0, 0.1), ledger=ledger)
-    assert ledger.counts == {"test": 3 * 2 * MERGE.n_merge + 2 * 2 * 60}
+    assert ledger.counts == {"test": 3 * 2 * MERGE.n_merge + 2 * 60}
 
 
 def test_observations_beyond_memory_are_drawn_in_parts(monkeypatch):
     """Each part of nearly one size, from a stream of its own, counted; together n_dist. Small budgets draw at once."""
     world, ledger, estimate = random_world(4, 2, 2), Ledger(), estimator_of(random_world(4, 2, 2))
     guard, seed = world.guard(THETA, ledger=ledger), Seed.root(0)
-    monkeypatch.setattr(exploration, "MOST_READINGS", 4 * 40)
+    xi = world.graph.num_states
+    monkeypatch.setattr(exploration, "MOST_READINGS", 4 * xi * 40)
     D_hat = estimate_densities(guard, world.graph, estimate, 101, seed)
-    assert ledger.counts == {"test": world.graph.num_states * 4 * 101}
-    for s, path in enumerate(world.graph.paths):
-        own = seed.child("density", path)
-        x = torch.cat([observe(guard, path, n, own.child(i)) for i, n in enumerate((34, 34, 33))], 1)
+    assert ledger.counts == {"test": len(path_cover(world.graph)) * 4 * 101}
+    parts = [readings(guard, world.graph, n, seed.child("density", i)) for i, n in enumerate((33, 34, 34))]
+    for s in range(xi):
+        x = torch.cat([part[s] for part in parts], 1)
         assert torch.allclose(D_hat[:, s], estimate(x), atol=1e-12)
-    at_once = estimate(observe(guard, (), 40, seed.child("density", ())))
+    at_once = estimate(readings(guard, world.graph, 40, seed.child("density", 0))[0])
     assert torch.equal(estimate_densities(guard, world.graph, estimate, 40, seed)[:, 0], at_once)
 
 

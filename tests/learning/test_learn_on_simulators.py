@@ -51,8 +51,7 @@ def test_agrees_with_the_naive_algorithm(seed, overrated):
     ]
     counts = judges.simulators.ledger.counts
     assert counts["rollout"] == oracle.B * n * len(values)
-    calls = len(learned.knowledge.history) - len(knowledge.history)
-    assert counts["eliminate"] - before >= oracle.B * judges.budget.n_train * calls
+    assert counts["eliminate"] == before  # drawn at the start, for all states
 
 
 def test_the_random_problems_are_not_trivial():

@@ -8,12 +8,14 @@ import torch
 from support.judging import TIGHT, probing, rolling
 from support.worlds import budget_for, estimator_of, oracle_of, random_class, random_world
 
+from s2r_torch.coverage import path_cover
 from s2r_torch.episodes import Guard, Ledger, observe
 from s2r_torch.errors import GraphMismatchError, SettingError
 from s2r_torch.learning.elimination import Elimination, Judges
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.learning.sim2real import METHODS, Trial, gather_judges, method_named, sim2real, sim2real_by_sweep
 from s2r_torch.rng import Seed
+from s2r_torch.tours import decision_tour
 
 MEMBERS = 6
 
@@ -87,17 +89,18 @@ def test_line_by_line_what_is_drawn():
     visits, calls = len(outcome.exploration.visits), len(outcome.choice.knowledge.history)
     assert calls == xi  # all disagree, so Consensus is asked once per state but the first, and is never True
     counts = dict(setup.ledger.counts)
-    assert counts.pop("explore") == visits * budget.n_merge * 2 + xi * budget.n_dist * B
+    w, half = len(path_cover(setup.world.graph)), len(decision_tour(setup.world.graph))
+    assert counts.pop("explore") == visits * budget.n_merge * 2 + w * budget.n_dist * B
     assert counts.pop("rollout") == len(outcome.choice.rounds) * budget.n_rollouts * B
-    assert counts.pop("eliminate") == B * (xi * budget.n_train + (xi - 1) * budget.n_test)
+    assert counts.pop("eliminate") == B * (half * budget.n_train // 2 + w * budget.n_test)
     assert counts == {}
 
 
 def test_the_sweep_draws_what_it_says():
     setup = Setup(5, horizon=4)
     budget, outcome = setup.trial.budget, sim2real_by_sweep(setup.sample, setup.ensemble, setup.trial)
-    xi = setup.world.graph.num_states
-    assert setup.ledger.counts["eliminate"] == budget.num_simulators * xi * budget.n_train
+    half = len(decision_tour(setup.world.graph))  # n / A episodes along each
+    assert setup.ledger.counts["eliminate"] == budget.num_simulators * half * budget.n_train // 2
     assert set(setup.ledger.counts) == {"explore", "eliminate"}
     assert outcome.choice.stopped == "swept" and outcome.choice.rounds == ()
     assert outcome.choice.member == outcome.choice.knowledge.best()

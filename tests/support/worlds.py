@@ -19,7 +19,7 @@ from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.episodes import Guard, Ledger, observe, try_actions
+from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.families.layered import LayeredSimulators, LayeredWorld, depth_first
 from s2r_torch.learning.elimination import Elimination, Judges
 from s2r_torch.learning.estimator import estimate_densities
@@ -27,6 +27,7 @@ from s2r_torch.planner.budget import Budget, practical
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.problem import Problem
 from s2r_torch.rng import Seed
+from s2r_torch.tours import decisions, readings
 
 SHIFT, SPREAD = 0.1, 0.35  # of readings: by theta, and by noise; together below half a cell
 
@@ -216,10 +217,10 @@ def oracle_of(judges: Judges) -> naive.World:
     fresh = Guard(judges.simulators.inner, Ledger(), "oracle")
 
     def test_samples(state: int) -> list:
-        return observe(fresh, graph.paths[state], budget.n_test, judges.seed.child("test", state))[..., 0].tolist()
+        return readings(fresh, graph, budget.n_test, judges.seed.child("test"))[state][..., 0].tolist()
 
     def train_samples(state: int) -> tuple[list, list, list]:
-        data = try_actions(fresh, graph.paths[state], budget.n_train, judges.seed.child("train", state))
+        data = decisions(fresh, graph, budget.n_train, judges.seed.child("train"))[state]
         return data.x[..., 0].tolist(), data.actions.tolist(), data.rewards.tolist()
 
     return naive.World(

@@ -97,9 +97,8 @@ def check_family(
         if close:
             with users("close()"):
                 close()
-    return Report(
-        str(getattr(family, "name", type(family).__name__)), tuple(findings), sum(probe.ledger.counts.values())
-    )
+    name, ledger = str(getattr(family, "name", type(family).__name__)), probe.ledger
+    return Report(name, tuple(findings), ledger.counts.total(), ledger.steps.total())
 
 
 def _checked(name: str, check: Check, probe: Probe, said: set[str]) -> Sequence[Finding]:

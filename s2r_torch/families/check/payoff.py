@@ -10,6 +10,7 @@ from s2r_torch.families import exact
 from s2r_torch.families.check.probe import FEW, Probe, run
 from s2r_torch.families.check.regression import Regression
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
+from s2r_torch.tours import readings
 
 SIMULATORS = 400
 READINGS, MOST_STATES = 100, 16  # per state, and states, that statistics are taken of
@@ -114,11 +115,10 @@ def _optimum(probe: Probe, theta: Tensor) -> float | None:
 def statistics(probe: Probe, graph: StateGraph, theta: Tensor) -> Tensor:
     """Statistics [B, p] of the readings at some states: quantiles, standard deviations, covariances."""
     states = torch.linspace(0, graph.num_states - 1, min(MOST_STATES, graph.num_states)).round().long().unique()
-    guard, found = probe.simulators(theta), []
+    needs = torch.zeros(graph.num_states, dtype=torch.int64).index_fill(0, states, READINGS)
+    drawn, found = readings(probe.simulators(theta), graph, needs, probe.seed.child("statistics")), []
     for s in states.tolist():
-        x = guard.reset(READINGS, probe.generators(guard.ids, "statistics", s))
-        for a in graph.paths[s]:
-            x = guard.move(torch.full(x.shape[:2], a, dtype=torch.int64))
+        x = drawn[s]
         q = torch.quantile(x, torch.tensor(LEVELS, dtype=torch.float64), dim=1)  # [levels, B, d]
         centred = x - x.mean(1, keepdim=True)
         covariance = torch.einsum("bni,bnj->bij", centred, centred).flatten(1) / READINGS

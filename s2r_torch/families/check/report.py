@@ -39,11 +39,13 @@ class Report:
         family: its name.
         findings: one or more per check.
         episodes: simulator episodes that the checks took.
+        steps: what these took of the environment.
     """
 
     family: str
     findings: tuple[Finding, ...]
     episodes: int = 0
+    steps: int = 0
 
     def __getitem__(self, checked: str) -> tuple[Finding, ...]:
         return tuple(f for f in self.findings if f.checked == checked)

@@ -26,7 +26,7 @@ TOLERANCE = 0.06  # standard deviations of a mean, share of a variance, units of
 DECLARED = 0.5 * 0.75  # of a declared separation, that noise must stay below
 SURELY, ALIKE = 1e-9, 1e-3  # p-values
 CLEARLY = 4.0  # noises, by which states differ where theta lets them
-N_MERGE, ROOM = 1000, 1.5 * 1.25  # readings that decide merges, and what they ask of a distance, in units of noise
+N_MERGE, ROOM = 250, 1.5 * 1.25  # readings that decide merges, and what they ask of a distance, in units of noise
 
 
 def check_truth(probe: Probe) -> list[Finding]:

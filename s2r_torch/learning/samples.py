@@ -1,0 +1,75 @@
+"""What Consensus and TD-Eliminate look at: samples at the states of a known graph, and whose episodes they are.
+
+    Shared      one batch of episodes along tours serves all states (`tours.py`); what runs take
+    Separate    every sample has an episode of its own, as in the paper and in what is compared with it
+
+Consensus and TD-Eliminate never share a draw: values of a state's successors, by which TD-Eliminate judges the state,
+come of other readings than those that decided whether it was called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import Tensor
+
+from s2r_torch import tours
+from s2r_torch.base import StateGraph
+from s2r_torch.episodes import Guard, Transitions, observe, try_actions
+from s2r_torch.rng import Seed
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Samples at every state, drawn when they are first asked for.
+
+    Args:
+        simulators: B of them.
+        graph: their state graph.
+        n_test: readings of a state for Consensus.
+        n_train: decisions at a state for TD-Eliminate.
+        seed: named stream.
+    """
+
+    simulators: Guard
+    graph: StateGraph
+    n_test: int
+    n_train: int
+    seed: Seed
+
+    def readings(self, state: int) -> Tensor:
+        """x [B, n_test, d]; asked again, the same."""
+        raise NotImplementedError
+
+    def decisions(self, state: int) -> Transitions:
+        """n_train decisions with their rewards; asked again, the same."""
+        raise NotImplementedError
+
+
+class Shared(Samples):
+    """Drawn once, for all states."""
+
+    @cached_property
+    def _readings(self) -> list[Tensor]:
+        return tours.readings(self.simulators, self.graph, self.n_test, self.seed.child("test"))
+
+    @cached_property
+    def _decisions(self) -> list[Transitions]:
+        return tours.decisions(self.simulators, self.graph, self.n_train, self.seed.child("train"))
+
+    def readings(self, state: int) -> Tensor:
+        return self._readings[state]
+
+    def decisions(self, state: int) -> Transitions:
+        return self._decisions[state]
+
+
+class Separate(Samples):
+    """Drawn for a state when it is asked about, one episode each (Algorithms 4 and 5); every time anew."""
+
+    def readings(self, state: int) -> Tensor:
+        return observe(self.simulators, self.graph.paths[state], self.n_test, self.seed.child("test", state))
+
+    def decisions(self, state: int) -> Transitions:
+        return try_actions(self.simulators, self.graph.paths[state], self.n_train, self.seed.child("train", state))
