@@ -14,7 +14,8 @@ from rich.table import Table
 from s2r_torch.deployment.certificate import Certificate
 from s2r_torch.files.whole import replacing
 from s2r_torch.progress import Row
-from s2r_torch.reports.summary import Summary, label_of
+from s2r_torch.reports.summary import OPTIMAL, Summary, Value, label_of
+from s2r_torch.runs.evaluation import best_without_looking
 
 HIDDEN = ("real", "evaluate")  # purposes that are told elsewhere, or belong to nobody's method
 
@@ -153,7 +154,18 @@ def _values(summary: Summary) -> list[tuple[str, str]]:
         ("those worlds", f"{given} (like the simulators? judged before acting)"),
         ("optimal there", f"{worth.optimal:.4f}{kind}"),
         ("over the prior", prior),
+        *_densities(value),
     ]
+
+
+def _densities(value: Value) -> list[tuple[str, str]]:
+    """What looking adds to the best policy that does not look, as a share of the optimum of either's worlds."""
+    unseeing = best_without_looking(value.policies)
+    if not unseeing:
+        return []
+    name, without = unseeing[0], unseeing[1] / value.policies[OPTIMAL]
+    text = f"{value.share - without:+.3f} of optimal: {value.share:.3f} with them, {without:.3f} by {label_of(name)}"
+    return [("densities bring", text)]
 
 
 def _episodes(summary: Summary) -> list[tuple[str, str]]:

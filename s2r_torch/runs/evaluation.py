@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from s2r_torch.assurance.rehearsal import policy_after
-from s2r_torch.comparators.contract import Attempt, Worlds
+from s2r_torch.comparators.contract import COMPARATORS, Attempt, Worlds
 from s2r_torch.deployment.deploy import deploy
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Act, Guard, Ledger, rollout
@@ -158,6 +158,21 @@ def value_attempts(attempts: dict[str, Attempt], worlds: Worlds, n_rollouts: int
     few = max(1, n_rollouts // 10)
     found = {name: float(attempt_values(attempt, worlds, few).mean()) for name, attempt in attempts.items()}
     return {"optimal": float(optimal_values(worlds).mean()), **found}
+
+
+def best_without_looking(values: Mapping[str, float]) -> tuple[str, float] | None:
+    """The comparator, and its value, that earns most of those that see nothing of the real world; None without one.
+
+    It is what the worth of densities is measured against.
+    """
+    unseeing = {name: value for name, value in values.items() if name in COMPARATORS and sees_nothing(name)}
+    return max(unseeing.items(), key=lambda item: item[1], default=None)
+
+
+def sees_nothing(comparator: str) -> bool:
+    """Whether a comparator neither looks nor is paid in the real world before it acts."""
+    access = getattr(COMPARATORS[comparator], "access", None)
+    return access is not None and access.looks == access.reward == "no"
 
 
 def attempt_values(attempt: Attempt, worlds: Worlds, n_rollouts: int) -> Tensor:

@@ -64,7 +64,7 @@ from s2r_torch.workers.simulators import in_parts, map_simulators
 if TYPE_CHECKING:
     from s2r_torch.predictors.training.train import Trainer
 
-WORTHLESS = 0.98  # share of the optimum from which a fixed list leaves densities nothing to add
+WORTHLESS = 0.98  # share of the optimum from which a policy without them leaves densities nothing to add
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,9 +310,10 @@ def _remarks(context: Context, meta_policy: MetaPolicy, worth: evaluation.Worth,
     """What the values say, in sentences."""
     wrong = evaluation.check_graph(meta_policy, context.draws)
     remarks = [wrong] if wrong else []
-    fixed = values.get("open_loop", 0.0)
-    if fixed >= worth.value or fixed >= WORTHLESS * values["optimal"]:
-        remarks.append("a fixed action list does as well: on this family densities are not needed")
+    unseeing = evaluation.best_without_looking(values)
+    if unseeing and unseeing[1] >= min(worth.value / worth.optimal, WORTHLESS) * values["optimal"]:
+        name = COMPARATORS[unseeing[0]].label
+        remarks.append(f"{name} does as well: on this family densities are not needed")
     return remarks
 
 

@@ -95,7 +95,8 @@ def test_every_episode_is_counted(finished):
     visits, counts = len(finished.explored.exploration.visits) + len(judged.visits), finished.episodes
     assert counts["explore"] == 5 * 24 * 500 + visits * 4 * 1000 + (24 + 4) * 9 * 100
     assert counts["train"] == 24 * 9 * 16 + 24 * (5 + 10 + 30) * 3 * 5  # and of densities of few: w H readings each
-    assert counts["calibrate"] == 4 * (9 * 50 * 2 + 9 * 100 + 2)  # the class and the blind one, densities, rollouts
+    # the class and the blind one, densities, rollouts of either, and of the list beside the blind one
+    assert counts["calibrate"] == 4 * (9 * 50 * 2 + 9 * 100 + 2 + 2 * 50)
     assert counts["real"] == 2 * 300
     assert counts["certify"] == 8 * (3 * 100 + 4 + 2 * 9 * 50)  # rehearsals, their episodes, two accurate densities
     assert counts["evaluate"] == 20 * 3 * (5 + 10 + 20 + 50 + 100 + 200)  # the curve; this family's values are exact
