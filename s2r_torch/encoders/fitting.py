@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from s2r_torch.encoders.views import REPEATS, Seen
 from s2r_torch.rng import Seed
 
+REACH = 3.0  # of features, in standard deviations
 TEMPERATURE = 0.3  # T, in standard deviations of all features
 LEAST = 0.15  # spread of a state's features, in the same unit
 SIMULATORS, READINGS = 8, 8  # of one gradient step, and readings of every path
@@ -31,7 +32,7 @@ HEAD = 64  # width of the network that predicts the payoff
 
 
 class FeatureNet(nn.Module):
-    """W c + net(c), shifted and scaled so that features have mean 0 and variance 1.
+    """W c + net(c), shifted and scaled to mean 0 and variance 1, and bounded softly by REACH.
 
     Args:
         inputs: numbers of c.
@@ -45,13 +46,13 @@ class FeatureNet(nn.Module):
     def __init__(self, inputs: int, width: int, dim: int):
         super().__init__()
         self.linear = nn.Linear(inputs, dim, bias=False)
-        layers = [nn.Linear(inputs, width), nn.GELU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, dim)]
+        layers = [nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dim)]
         self.net = nn.Sequential(*layers)
         self.register_buffer("shift", torch.zeros(dim))
         self.register_buffer("scale", torch.ones(dim))
 
     def forward(self, c: Tensor) -> Tensor:
-        return (self.unscaled(c) - self.shift) * self.scale
+        return bounded((self.unscaled(c) - self.shift) * self.scale)
 
     def unscaled(self, c: Tensor) -> Tensor:
         """Features before they are shifted and scaled."""
@@ -73,6 +74,11 @@ class FeatureNet(nn.Module):
         """The features of inputs [B, n, H, inputs]."""
         with torch.no_grad():
             return replace(seen, z=torch.cat([self(part) for part in seen.z.split(8)]))
+
+
+def bounded(features: Tensor) -> Tensor:
+    """Features in (-REACH, REACH), hardly changed near 0: a grid holds those of all simulators to come."""
+    return REACH * (features / REACH).tanh()
 
 
 def fit_net(net: FeatureNet, seen: Seen, weight: float, steps: int, seed: Seed) -> FeatureNet:
@@ -97,7 +103,7 @@ def fit_net(net: FeatureNet, seen: Seen, weight: float, steps: int, seed: Seed) 
         readings = torch.randperm(REPEATS, generator=generator)[:READINGS]
         features = net.unscaled(z[rows][:, :, readings])  # [b, K, r, H, d]
         flat = features.detach().flatten(0, 3)
-        features = (features - flat.mean(0)) / flat.std(0).clamp(min=1e-6)
+        features = bounded((features - flat.mean(0)) / flat.std(0).clamp(min=1e-6))
         told, spread = path_loss(features, same), spread_loss(features)
         paid = (head(moments(features)) - lists.standard[rows]).square().mean()
         optimiser.zero_grad()
@@ -173,7 +179,7 @@ def _head(net: FeatureNet, seen: Seen, lists: Lists, seed: Seed) -> nn.Module:
     H, d = seen.z.shape[2], len(net.shift)
     inputs = H * (2 * d + d * (d - 1) // 2)
     with seed.child("head").as_global(torch.device("cpu")):
-        return nn.Sequential(nn.Linear(inputs, HEAD), nn.GELU(), nn.Linear(HEAD, lists.mean.shape[1]))
+        return nn.Sequential(nn.Linear(inputs, HEAD), nn.ReLU(), nn.Linear(HEAD, lists.mean.shape[1]))
 
 
 def _standardised(net: FeatureNet, seen: Seen) -> FeatureNet:

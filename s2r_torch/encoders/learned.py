@@ -1,6 +1,6 @@
 """A small network phi: R^D -> R^d that tells action paths apart in every simulator and keeps what predicts the payoff.
 
-    phi(x) = W c(x) + net(c(x)),    c(x) principal components of x
+    phi(x) = W c(x) + net(c(x)), bounded softly,    c(x) principal components of x
 
 Several candidates are trained (`fitting.py`) on half of the encoder's simulators; on the other half the one is chosen
 that tells states apart and whose densities predict best what pays (`choosing.py`). Principal components alone are a
@@ -44,8 +44,8 @@ class Learned(Encoder):
         self,
         obs_dim: int,
         dim: Size = 2,
-        width: Size = 64,
-        inputs: Size = 64,
+        width: Size = 48,
+        inputs: Size = 32,
         payoff: tuple[Positive, ...] = (0.3, 1.0),
         steps: Size = 300,
     ):

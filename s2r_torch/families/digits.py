@@ -34,7 +34,7 @@ from s2r_torch.rng import Seed
 START, LAST, OUTSIDE = 2, 4, 6  # rooms, by their numbers
 OPEN = 2  # the action
 SIDE, SMOOTHNESS = 8, 2  # pixels; of all noise
-BULBS = 5  # quadrature nodes of the flicker
+BULBS = 3  # quadrature nodes of the flicker
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class DigitCamera:
     flicker_low: float = 0.05
     flicker_high: float = 0.7
     grain: float = 0.1
-    points: int = 60
+    points: int = 120
 
     names = tuple(f"pixel_{row}_{column}" for row in range(SIDE) for column in range(SIDE))
 
@@ -111,7 +111,7 @@ class Digits(FunctionFamily):
         flicker_low: float = 0.05,
         flicker_high: float = 0.7,
         grain: float = 0.1,
-        points: int = 60,
+        points: int = 120,
     ):
         require_range("tilt", tilt, 0.0, 180.0)
         require_range("exposure_low", exposure_low, 0.01, 100.0)
