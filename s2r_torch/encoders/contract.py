@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from s2r_torch.encoders.views import Views
@@ -39,6 +40,18 @@ class Encoder(nn.Module):
             What must be known of the fit, in sentences.
         """
         return ()
+
+
+WIDE = 16  # columns from which a product of matrices treats all rows alike
+
+
+def rows_alike(x: Tensor, weight: Tensor) -> Tensor:
+    """x [N, k] times the rows of weight [d, k]: [N, d], the same bits for a row of x wherever it stands.
+
+    Libraries sum the first and last rows of narrow products in another order; padded ones they do not.
+    """
+    padded = nn.functional.pad(weight, (0, 0, 0, max(0, WIDE - len(weight))))
+    return torch.matmul(x, padded.mT)[..., : len(weight)]
 
 
 class Identity(Encoder):

@@ -2,7 +2,8 @@
 
 Beyond this door nothing knows of raw readings: simulators, densities, networks, certificates and likeness see
 phi(X) alone, which is as much a random variable as X is (docs/theory.md). phi works on blocks of a fixed size, so that
-the features of a reading are the same bits whatever else is read at once, and memory does not grow with readings.
+the features of a reading do not depend on what else is read at once (of the encoders that ship: to the bit), and memory
+does not grow with readings.
 
 >>> raw = ProblemSpec(num_actions=2, horizon=1, max_states_per_layer=1, obs_dim=3, low=(-1.0,) * 3, high=(1.0,) * 3)
 >>> phi = made("pca", {"dim": 2}, raw)

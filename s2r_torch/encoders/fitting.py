@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from s2r_torch.encoders.contract import rows_alike
 from s2r_torch.encoders.views import REPEATS, Seen
 from s2r_torch.rng import Seed
 
@@ -32,7 +33,7 @@ HEAD = 64  # width of the network that predicts the payoff
 
 
 class FeatureNet(nn.Module):
-    """W c + net(c), shifted and scaled to mean 0 and variance 1, and bounded softly by REACH.
+    """W c + V net(c), shifted and scaled to mean 0 and variance 1, and bounded softly by REACH.
 
     Args:
         inputs: numbers of c.
@@ -46,8 +47,9 @@ class FeatureNet(nn.Module):
     def __init__(self, inputs: int, width: int, dim: int):
         super().__init__()
         self.linear = nn.Linear(inputs, dim, bias=False)
-        layers = [nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dim)]
+        layers = [nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
         self.net = nn.Sequential(*layers)
+        self.last = nn.Linear(width, dim, bias=False)
         self.register_buffer("shift", torch.zeros(dim))
         self.register_buffer("scale", torch.ones(dim))
 
@@ -56,18 +58,19 @@ class FeatureNet(nn.Module):
 
     def unscaled(self, c: Tensor) -> Tensor:
         """Features before they are shifted and scaled."""
-        return self.linear(c) + self.net(c)
+        return rows_alike(c, self.linear.weight) + rows_alike(self.net(c), self.last.weight)
 
     def fresh(self, generator: torch.Generator | None) -> FeatureNet:
         """Another one of these sizes: the first inputs as they are, beside a random net; without a generator no net."""
         other = copy.deepcopy(self).requires_grad_(True)
         with torch.no_grad():
             nn.init.eye_(other.linear.weight)
-            for layer in other.net:
+            for layer in (*other.net, other.last):
                 if isinstance(layer, nn.Linear):
                     draw = torch.rand(layer.weight.shape, generator=generator) if generator else 0.5
                     layer.weight.copy_((2 * torch.as_tensor(draw) - 1) * layer.in_features**-0.5)
-                    layer.bias.zero_()
+                    if layer.bias is not None:
+                        layer.bias.zero_()
         return other
 
     def seen(self, seen: Seen) -> Seen:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.encoders.choosing import best_of, judge, sentences
-from s2r_torch.encoders.contract import Encoder
+from s2r_torch.encoders.contract import Encoder, rows_alike
 from s2r_torch.encoders.fitting import FeatureNet, fit_net
 from s2r_torch.encoders.pca import principal
 from s2r_torch.encoders.views import Views
@@ -63,7 +63,7 @@ class Learned(Encoder):
 
     def inputs(self, x: Tensor) -> Tensor:
         """Principal components [..., inputs] of readings, each with variance 1."""
-        return (x - self.mean) @ self.components.mT
+        return rows_alike(x - self.mean, self.components)
 
     def fit(self, views: Views, seed: Seed) -> tuple[str, ...]:
         """Trains the candidates, and takes the best one."""

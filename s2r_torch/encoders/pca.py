@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from s2r_torch.encoders.contract import Encoder
+from s2r_torch.encoders.contract import Encoder, rows_alike
 from s2r_torch.encoders.views import Views
 from s2r_torch.errors import SettingError
 from s2r_torch.rng import Seed
@@ -36,7 +36,7 @@ class PCA(Encoder):
         self.register_buffer("components", torch.eye(obs_dim)[:dim].clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x - self.mean) @ self.components.mT
+        return rows_alike(x - self.mean, self.components)
 
     def fit(self, views: Views, seed: Seed) -> tuple[str, ...]:
         mean, components, share = principal(views.pilot, len(self.components))

@@ -12,8 +12,8 @@ from s2r_torch.progress import Progress
 from s2r_torch.runs.results import Encoded
 from s2r_torch.runs.settings import RunSettings
 
-MARGIN = 0.1  # of the features' range, on either side of the box
-BOXED = 64  # simulators whose features the box holds
+MARGIN = 0.2  # of the features' range, on either side of the box
+BOXED = 128  # simulators whose features the box holds
 
 
 def encode_readings(settings: RunSettings, draws: Draws, progress: Progress) -> Encoded:
