@@ -36,16 +36,18 @@ from s2r_torch.text import printable
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 SHARED = CONF / "run"  # experiments and settings of a run, for every script that makes runs
-NAMED = ("env", "net", "world")  # groups whose options need no file
+NAMED = ("env", "net", "world", "encoder")  # groups whose options need no file
 
 
 def options(group: str) -> list[str]:
     """The names that a group knows of; plugins add theirs later."""
+    from s2r_torch.encoders import ENCODERS
     from s2r_torch.families import FAMILIES
     from s2r_torch.predictors.registry import NETS
     from s2r_torch.runs.deploy_settings import WORLDS
 
-    return sorted({"env": [*FAMILIES], "net": [*NETS], "world": [*WORLDS, *FAMILIES]}[group])
+    known = {"env": [*FAMILIES], "net": [*NETS], "world": [*WORLDS, *FAMILIES], "encoder": [*ENCODERS]}
+    return sorted(known[group])
 
 
 def run_defaults() -> dict[str, Any]:
@@ -119,8 +121,8 @@ class Names(ConfigSource):
         group, _, name = config_path.removesuffix(".yaml").strip("/").rpartition("/")
         if group == "defaults":
             package, config = "_global_", open_records(DEFAULTS[name]())
-        elif group == "env":
-            package, config = "_global_", open_records({"env": {"name": name}})
+        elif group in ("env", "encoder"):
+            package, config = "_global_", open_records({group: {"name": name}})
         elif group == "world":
             package, config = "world", OmegaConf.create(world_defaults(name), flags={"struct": False})
         else:  # `net` itself takes no further networks: net.conv.width=64 is no way to have conv in the class

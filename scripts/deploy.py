@@ -32,7 +32,7 @@ def run(cfg: DictConfig, folder: Path, console: Console) -> None:
     with site_of(settings) as site:
         console.print(plan(site), soft_wrap=True)
         if settings.template:
-            write_template(settings.template, site.plan, site.policy.problem.spec)
+            write_template(settings.template, site.plan, site.policy.spec)
             say(console, f"template with empty readings written to {printable(settings.template)}")
         if settings.collect_only:
             return

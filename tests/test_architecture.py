@@ -15,6 +15,7 @@ PACKAGE = ROOT / "s2r_torch"
 LAYERS = (
     ("base", "errors", "rng", "registry", "text", "progress", "schema", "defaults", "files"),
     ("density", "coverage", "episodes", "tours", "planner", "problem", "workers"),
+    ("encoders",),
     ("families",),
     ("predictors",),
     ("learning", "deployment"),
@@ -37,6 +38,7 @@ HOMES = {
     "safetensors": {"files/tensors.py"},
     "matplotlib": {f"reports/{path.name}" for path in (PACKAGE / "reports").glob("*.py")},
     "pyarrow": {"deployment/recording/parquet_files.py"},
+    "sklearn": {"families/digits.py"},
     "cryptography": {"deployment/signature.py"},
     "onnx": set(),  # torch.onnx needs it, and says so
 }

@@ -130,7 +130,7 @@ def deploy(
     graph = meta_policy.problem.graph
     guarded = GuardedWorld(world, Ledger() if ledger is None else ledger, time_limit=time_limit)
     collector = Collector(guarded, graph, meta_policy.cover, recording, keep, off_grid_watch(meta_policy))
-    edges = EdgeChecker(check, collector.walk)
+    edges = EdgeChecker(check, lambda plan: _seen(meta_policy, collector.walk(plan)))
     return _condition(meta_policy, collector.until, False, stopping, refuse, edges)
 
 
@@ -208,7 +208,7 @@ def _late_actions(recording: Recording, cover: tuple[Path, ...]) -> str:
 def require_same_problem(meta_policy: MetaPolicy, world: UnlabelledWorld) -> None:
     """Raises SettingError unless the world has the actions, horizon and sensors that the policy was made for."""
     for name in ("num_actions", "horizon", "obs_dim", "obs_names"):
-        ours, theirs = getattr(meta_policy.problem.spec, name), getattr(world.spec, name)
+        ours, theirs = getattr(meta_policy.spec, name), getattr(world.spec, name)
         if ours != theirs:
             raise SettingError(
                 expected=f"a world with {name} = {ours}, as the policy was trained for",
@@ -227,6 +227,7 @@ def off_grid_watch(meta_policy: MetaPolicy) -> Callable[[int, Tensor], None]:
     low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (estimator.grid.low, estimator.grid.high))
 
     def check(state: int, x: Tensor) -> None:
+        x = meta_policy.encoding(x) if meta_policy.encoding else x
         off[state] += estimator.count_off_grid(x)
         try:
             estimator.check_off_grid(off[state], meta_policy.n_real)
@@ -290,9 +291,10 @@ def _condition(
         refuse: whether a verdict `refused` is an error.
         check_edges: what is done about edges that the cover leaves out.
     """
+    door, meta_policy = meta_policy, meta_policy.behind_encoder
     graph, cover, n_real, looks = meta_policy.problem.graph, meta_policy.cover, meta_policy.n_real, []
     for n in stopping.schedule(n_real) if stopping else [n_real]:
-        recording = until(n)
+        recording = _seen(door, until(n))
         every = every_reading and n >= n_real
         seen = Collection.of(recording, graph, cover, len(recording) if every else n)
         samples = recording.samples(graph, None if every else n * passes(graph, cover))
@@ -318,8 +320,13 @@ def _condition(
             got=str(edges),
             cause="dynamics that differ from the simulators': a wall, a slip, an action that does something else",
         )
-    wanted = meta_policy.readings
+    wanted, policy = meta_policy.readings, replace(policy, encoding=door.encoding)
     return Deployment(policy, D_real, len(recording), used, wanted, likeness, tuple(looks), findings, edges=edges)
+
+
+def _seen(meta_policy: MetaPolicy, recording: Recording) -> Recording:
+    """Episodes as the policy sees them: through its encoder, where it has one."""
+    return recording.encoded(meta_policy.encoding) if meta_policy.encoding else recording
 
 
 def _densities(meta_policy: MetaPolicy, samples: Sequence[Tensor], findings: tuple[Finding, ...]) -> Tensor:

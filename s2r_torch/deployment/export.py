@@ -52,9 +52,10 @@ class Program(nn.Module):
                 expected="a policy of one world", got=f"{policy.num_worlds}", cause="condition on densities [xi, G]"
             )
         self.horizon, self.values = policy.problem.graph.horizon, policy.actor
+        self.encoder = policy.encoding.module if policy.encoding else nn.Identity()
 
     def forward(self, step: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        q = self.values(x).index_select(0, step.clamp(0, self.horizon - 1).reshape(1))[0]
+        q = self.values(self.encoder(x)).index_select(0, step.clamp(0, self.horizon - 1).reshape(1))[0]
         known = torch.isfinite(x).all(-1) & (step >= 0) & (step < self.horizon)
         return torch.where(known, greedy_actions(q), -1), q
 
@@ -101,7 +102,7 @@ def check_ending(path: Path | str) -> None:
 
 def reading_dtype(policy: Policy) -> torch.dtype:
     """What the program's readings are: float32 where it tells them apart, else float64."""
-    return torch.float32 if policy.problem.grid.takes_float32 else torch.float64
+    return torch.float32 if policy.encoding or policy.problem.grid.takes_float32 else torch.float64
 
 
 @plain_torch()
@@ -113,8 +114,8 @@ def traced(policy: Policy) -> torch.export.ExportedProgram:
             it sees.
     """
     program = Program(policy).eval()
-    grid = policy.problem.grid
-    low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (grid.low, grid.high))
+    box = policy.encoding.raw if policy.encoding else policy.problem.grid
+    low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (box.low, box.high))
     share = torch.linspace(0.1, 0.9, ROWS, dtype=torch.float64)
     x = (low + (high - low) * share[:, None]).to(reading_dtype(policy))
     step, shapes = torch.zeros((), dtype=torch.int64), {"step": None, "x": {0: torch.export.Dim("n")}}

@@ -17,6 +17,7 @@ from s2r_torch.density.kernels import KERNELS, MAX_ORDER
 from s2r_torch.deployment.factors import RANKS
 from s2r_torch.deployment.likeness import can_refuse
 from s2r_torch.deployment.summaries import number_of_summaries
+from s2r_torch.encoders.encoding import RECIPE
 from s2r_torch.errors import CheckpointError
 from s2r_torch.files.json_schema import (
     Choice,
@@ -36,6 +37,7 @@ from s2r_torch.predictors.ensemble import Ensemble
 CAUSE = "no complete policy file as save_policy writes it: edited by hand, or written by another program"
 
 MOST_STATES, MOST_ACTIONS, MOST_STEPS, MOST_SENSORS = 2**16, 2**12, 2**12, 22
+MOST_RAW = 2**20  # numbers of a reading before its encoder: an image
 MOST_READINGS = 10**6  # of one state
 MOST_NUMBERS = 2**26  # in the densities of all states
 LARGE = 1e30  # of readings; float32 ends at 3e38
@@ -43,7 +45,26 @@ LARGE = 1e30  # of readings; float32 ends at 3e38
 ACTIONS = ListOf(Integer(0, MOST_ACTIONS - 1), most=MOST_STEPS)
 COUNT, PROBABILITY = Integer(1, 10**12), Number(0, 1, above=True)
 VALUE, GAP = Number(0, 1 + 1e-6), Number(-1 - 1e-6, 1 + 1e-6)  # rounded sums of rewards
-READINGS = ListOf(Number(-LARGE, LARGE), most=MOST_SENSORS, least=1)
+
+
+def _spec_of(sensors: int) -> Record:
+    """What a file says of a problem with at most so many numbers in a reading."""
+    edges = ListOf(Number(-LARGE, LARGE), most=sensors, least=1)
+    return Record(
+        {
+            "num_actions": Integer(1, MOST_ACTIONS),
+            "horizon": Integer(1, MOST_STEPS),
+            "max_states_per_layer": Integer(1, 10**9),
+            "obs_dim": Integer(1, sensors),
+            "low": edges,
+            "high": edges,
+            "obs_names": ListOf(Text(200, least=1), most=sensors, least=1),
+            "reward_scale": Number(0, LARGE, above=True),
+            "zeta": Maybe(Number(0, LARGE)),
+            "reward_width": PROBABILITY,
+        }
+    )
+
 
 CERTIFICATE = Record(
     {
@@ -83,20 +104,8 @@ SCHEMA = Record(
         "tensors": MapOf(Values(20, 2), 2**16, 1000),
         "digest": Text(64, least=64, letters="0123456789abcdef"),
         "versions": MapOf(Text(100), 100),
-        "spec": Record(
-            {
-                "num_actions": Integer(1, MOST_ACTIONS),
-                "horizon": Integer(1, MOST_STEPS),
-                "max_states_per_layer": Integer(1, 10**9),
-                "obs_dim": Integer(1, MOST_SENSORS),
-                "low": READINGS,
-                "high": READINGS,
-                "obs_names": ListOf(Text(200, least=1), most=MOST_SENSORS, least=1),
-                "reward_scale": Number(0, LARGE, above=True),
-                "zeta": Maybe(Number(0, LARGE)),
-                "reward_width": PROBABILITY,
-            }
-        ),
+        "spec": _spec_of(MOST_SENSORS),
+        "encoder": Maybe(Record({"recipe": RECIPE, "spec": _spec_of(MOST_RAW)})),
         "paths": ListOf(ACTIONS, most=MOST_STATES, least=1),
         "estimator": Record(
             {
@@ -124,7 +133,8 @@ Tensors = dict[str, Tensor]
 AGREEMENTS: tuple[tuple[str, Callable[[dict, Tensors], bool]], ...] = (
     ("low, high, obs_names and bandwidth for each of the obs_dim sensors", lambda h, t: _per_sensor(h) == {_d(h)}),
     ("sensors with different names", lambda h, t: len(set(h["spec"]["obs_names"])) == _d(h)),
-    ("low below high", lambda h, t: all(lo < hi for lo, hi in zip(h["spec"]["low"], h["spec"]["high"], strict=True))),
+    ("low below high", lambda h, t: _ordered(h["spec"])),
+    ("an encoder of readings of this very problem, with edges and a name for each", lambda h, t: _encoder_fits(h)),
     ("one grid axis per sensor, two or more nodes each, in float64", lambda h, t: _axes_fit(h, t)),
     (f"at most {MOST_NUMBERS:,} density values", lambda h, t: len(h["paths"]) * _nodes(h, t) <= MOST_NUMBERS),
     ("graph, reference and networks only, of the sizes that states and sensors give", lambda h, t: _sizes_fit(h, t)),
@@ -180,6 +190,19 @@ def _per_sensor(h: dict) -> set[int]:
     return {len(h["spec"][name]) for name in ("low", "high", "obs_names")} | {len(h["estimator"]["bandwidth"])}
 
 
+def _ordered(spec: dict) -> bool:
+    return all(lo < hi for lo, hi in zip(spec["low"], spec["high"], strict=True))
+
+
+def _encoder_fits(h: dict) -> bool:
+    if h["encoder"] is None:
+        return True
+    raw, names = h["encoder"]["spec"], ("low", "high", "obs_names")
+    per_number = all(len(raw[name]) == raw["obs_dim"] for name in names) and _ordered(raw)
+    ours = ("num_actions", "horizon", "max_states_per_layer", "reward_scale", "reward_width")
+    return per_number and all(raw[name] == h["spec"][name] for name in ours)
+
+
 def _axes_fit(h: dict, t: Tensors) -> bool:
     axes = [t.get(f"grid.axis{j}") for j in range(_d(h))]
     return all(a is not None and a.dtype == torch.float64 and a.ndim == 1 and len(a) >= 2 for a in axes)
@@ -200,7 +223,7 @@ def _sizes_fit(h: dict, t: Tensors) -> bool:
         shapes = {"mean": [xi, q], "scale": [xi, q], "loadings": [xi, q, r], "noise": [xi, q, q]}
         shapes["scores"] = [m, 4 if _meets_again(h, t) else 2]
         expected |= {f"reference.{name}": (numbers, shape) for name, shape in shapes.items()}
-    groups = tuple(f"group{i}." for i in range(len(h["groups"])))
+    groups = tuple(f"group{i}." for i in range(len(h["groups"]))) + (("encoder.",) if h["encoder"] else ())
     found = {name: (value.dtype, list(value.shape)) for name, value in t.items() if not name.startswith(groups)}
     return found == expected
 

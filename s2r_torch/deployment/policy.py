@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, after, check_shape
+from s2r_torch.base import Path, ProblemSpec, after, check_shape
 from s2r_torch.coverage import passes, typical
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.samples import by_name
 from s2r_torch.deployment.likeness import Reference
 from s2r_torch.deployment.recording.episodes import Recording
+from s2r_torch.encoders.encoding import Encoding
 from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.predictors.acting import Actor, actor
 from s2r_torch.predictors.ensemble import Ensemble, greedy_actions
@@ -37,6 +38,7 @@ class MetaPolicy:
         n_real: episodes along every sequence of the cover that a world is asked for; every state has at least so many
             readings, and one that several sequences pass has more.
         reference: what a world is compared with before anybody acts in it; None leaves worlds untested.
+        encoding: the frozen encoder that a world's readings go through; None where they are taken as they are.
 
     Raises:
         SettingError: no such survivor, or no observation at all.
@@ -48,6 +50,7 @@ class MetaPolicy:
     cover: tuple[tuple[int, ...], ...]
     n_real: int
     reference: Reference | None = None
+    encoding: Encoding | None = None
 
     def __post_init__(self):
         if not 0 <= self.chosen < self.ensemble.size or self.n_real < 1:
@@ -60,6 +63,16 @@ class MetaPolicy:
     @property
     def problem(self) -> Problem:
         return self.ensemble.problem
+
+    @property
+    def spec(self) -> ProblemSpec:
+        """What worlds must be like, and show: raw readings, where there is an encoder."""
+        return self.encoding.raw if self.encoding else self.problem.spec
+
+    @property
+    def behind_encoder(self) -> MetaPolicy:
+        """The same policy for those who see features already."""
+        return replace(self, encoding=None)
 
     @property
     def readings(self) -> Tensor:
@@ -84,10 +97,10 @@ class MetaPolicy:
         if not one:
             evaluator = acting.evaluator(D_hat, many)
             self._require_values(partial(evaluator.q_of, 0), (len(D_hat),))
-            return Policy(partial(evaluator.q_of, 0), self.problem, len(D_hat))
+            return Policy(partial(evaluator.q_of, 0), self.problem, len(D_hat), encoding=self.encoding)
         alone = actor(acting.groups[0], D_hat, self.problem.graph, many)
         self._require_values(alone.q, ())
-        return Policy(alone.q, self.problem, None, alone)
+        return Policy(alone.q, self.problem, None, alone, self.encoding)
 
     def _require_values(self, q: Callable[[int, Tensor], Tensor], lead: tuple[int, ...]) -> None:
         """Raises ObservationError, with the member's name, unless its values are numbers, as seen at one reading."""
@@ -112,6 +125,8 @@ class MetaPolicy:
         """
         if isinstance(observations, Recording):
             observations = observations.samples(self.problem.graph, self.readings)
+        if self.encoding:
+            observations = [self.encoding(x) for x in observations]
         readings = torch.tensor([x.shape[-2] for x in observations])
         return self.condition(self.densities(observations, worlds), readings)
 
@@ -120,7 +135,8 @@ class MetaPolicy:
         """The densities [..., xi, G] of observations [..., n_s, d] of every state.
 
         Args:
-            observations: of every state, in the graph's order; a leading size is that of worlds.
+            observations: of every state, in the graph's order; features where there is an encoder. A leading size is
+                that of worlds.
             worlds: what these are called in messages; "world 0" and so on by default.
 
         Raises:
@@ -154,6 +170,12 @@ class Policy:
     problem: Problem
     num_worlds: int | None  # B, or None for one world without that axis
     actor: Actor | None = None  # of one world: every step at once, for programs
+    encoding: Encoding | None = None  # what raw readings go through first
+
+    @property
+    def spec(self) -> ProblemSpec:
+        """What readings are like: raw ones, where there is an encoder."""
+        return self.encoding.raw if self.encoding else self.problem.spec
 
     def q(self, step: int, x: Tensor) -> Tensor:
         """f(D, x, a) for x [n, d] (one world) or [B, n, d] (B worlds): [..., A].
@@ -168,7 +190,7 @@ class Policy:
             ObservationError: another shape, readings that are not finite real numbers, or float32 in a box so far from
                 0 that it does not tell readings apart.
         """
-        spec = self.problem.spec
+        spec = self.spec
         if not 0 <= step < spec.horizon:
             raise SettingError(
                 expected=f"a step in 0 .. {spec.horizon - 1}", got=str(step), cause="an episode longer than the horizon"
@@ -176,6 +198,8 @@ class Policy:
         x = _readings(x)
         expected = (None, spec.obs_dim) if self.num_worlds is None else (self.num_worlds, None, spec.obs_dim)
         check_shape("observations", x, expected, "a missing batch axis, other worlds, or another sensor")
+        if self.encoding:
+            return self._q(step, self.encoding(x))
         self.problem.grid.require_resolved(x.dtype)
         if not _all_finite(x):
             raise ObservationError(expected="finite observations", got="NaN or inf", cause="a broken or stuck sensor")

@@ -27,6 +27,7 @@ from s2r_torch.deployment.header import CAUSE, check_header, check_promises
 from s2r_torch.deployment.likeness import Population, Reference
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.deployment.signature import sign, verify
+from s2r_torch.encoders.encoding import Encoding, rebuilt
 from s2r_torch.errors import CheckpointError, S2RError
 from s2r_torch.files import tensors as tensor_files
 from s2r_torch.predictors.ensemble import Ensemble
@@ -116,6 +117,8 @@ def _tensors(policy: MetaPolicy) -> dict[str, Tensor]:
     found |= {"graph.next_state": graph.next_state, "graph.layer": graph.layer}
     for i, group in enumerate(policy.ensemble.groups):
         found |= {f"group{i}.{name}": value for name, value in group.tensors().items()}
+    if policy.encoding is not None:
+        found |= {f"encoder.{name}": value for name, value in policy.encoding.tensors().items()}
     if policy.reference is not None:
         population = policy.reference.population
         found |= {"reference.mean": population.mean, "reference.scale": population.scale}
@@ -129,6 +132,7 @@ def _header(policy: MetaPolicy, family: dict | None, certificate: Certificate | 
     return {
         "versions": versions(),
         "spec": asdict(problem.spec),
+        "encoder": policy.encoding and {"recipe": policy.encoding.recipe(), "spec": asdict(policy.encoding.raw)},
         "paths": problem.graph.paths,
         "estimator": {
             "kernel": estimator.kernel.name,
@@ -222,26 +226,44 @@ def _policy(header: dict, tensors: dict[str, Tensor], path: Path | str) -> MetaP
 
 
 def _assemble(header: dict, tensors: dict[str, Tensor]) -> MetaPolicy:
-    told: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in header["spec"].items()}
-    spec = ProblemSpec(**told)
+    spec = _spec(header["spec"])
     paths, cover = (tuple(tuple(path) for path in header[name]) for name in ("paths", "cover"))
     graph = StateGraph(tensors["graph.next_state"], tensors["graph.layer"], paths)
     problem = Problem(spec, graph, DensityGrid(tuple(tensors[f"grid.axis{j}"] for j in range(spec.obs_dim))))
     groups = []
     for i, recipe in enumerate(header["groups"]):
-        weights = {name.removeprefix(f"group{i}."): t for name, t in tensors.items() if name.startswith(f"group{i}.")}
+        weights = _below(f"group{i}.", tensors)
         groups.append(group_class(recipe.get("kind")).from_recipe(recipe, weights, problem))
     ensemble = Ensemble(problem, tuple(groups), header["exact"])
     check_promises(header, ensemble)
     made = dict(header["estimator"])
     kernel = make_kernel(made.pop("kernel"), made.pop("order"))
     estimator = DensityEstimator(problem.grid, kernel, tuple(made.pop("bandwidth")), **made)
-    return MetaPolicy(ensemble, header["chosen"], estimator, cover, header["n_real"], _reference(tensors))
+    phi = _encoding(header, tensors, spec)
+    return MetaPolicy(ensemble, header["chosen"], estimator, cover, header["n_real"], _reference(tensors), phi)
+
+
+def _spec(values: dict) -> ProblemSpec:
+    told: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    return ProblemSpec(**told)
+
+
+def _encoding(header: dict, tensors: dict[str, Tensor], spec: ProblemSpec) -> Encoding | None:
+    """The encoder of a file; None where readings are taken as they are."""
+    told = header["encoder"]
+    return told and rebuilt(told["recipe"], _below("encoder.", tensors), _spec(told["spec"]), spec)
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of one part of a file, by their names in it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def _try_once(policy: MetaPolicy) -> None:
     """Asks every group for values at every step, so that a class that cannot act is refused now and not in reality."""
-    problem = policy.problem
+    problem, phi = policy.problem, policy.encoding
+    if phi:
+        phi(torch.tensor([phi.raw.low, phi.raw.high], dtype=torch.float64))
     D = torch.zeros(1, problem.graph.num_states, problem.grid.num_points, dtype=torch.float64)
     x = torch.tensor([problem.spec.low, problem.spec.high], dtype=torch.float64).mean(0).expand(1, 1, -1)
     for group in policy.ensemble.groups:
@@ -254,7 +276,7 @@ def _try_once(policy: MetaPolicy) -> None:
 
 def _reference(tensors: dict[str, Tensor]) -> Reference | None:
     """What a world is compared with; None where a file holds no reference."""
-    found = {name.removeprefix("reference."): value for name, value in tensors.items() if name.startswith("reference.")}
+    found = _below("reference.", tensors)
     if not found:
         return None
     factors = Factors(found["loadings"], found["noise"])

@@ -26,7 +26,7 @@ EDGES_ON_TOP = (
 
 def plan(site: Site) -> RenderableType:
     """What is still to be collected: action sequences, and how often each."""
-    spec, total = site.policy.problem.spec, sum(count for _, count in site.plan)
+    spec, total = site.policy.spec, sum(count for _, count in site.plan)
     lines: list[RenderableType] = [Text(printable(note, MOST)) for note in (site.logbook.notes if site.logbook else [])]
     if len(site.seen):
         readings = span(site.seen.counts(site.policy.problem.graph))

@@ -1,6 +1,6 @@
 """Value against real episodes: every comparator at every sample size, in the same worlds, each cell a stage of its own.
 
-    explore, train, calibrate, learn          as in any run: what our own method and all comparators know
+    encode, explore, train, calibrate, learn  as in any run: what our own method and all comparators know
     fit-NAME                                  what a comparator learns before it sees a world
     NAME-n                                    its policy after that many real episodes, valued in the first W worlds
 
@@ -73,6 +73,7 @@ def measure(
                 cause="a plugin of an earlier version; no row of the table is fair without it",
             )
     run = Stages(settings, family, folder, progress, tuple(plan))
+    run.see(run.do(stages.encode))
     run.do(stages.check)
     explored = run.do(stages.explore)
     trained = run.do(stages.train, explored)

@@ -84,7 +84,7 @@ def site_of(settings: DeploySettings) -> Iterator[Site]:
     checkpoint = Path(settings.checkpoint).expanduser()
     policy = load_policy(checkpoint)
     if settings.template:
-        require_empty_form(settings.template, policy.problem.spec)
+        require_empty_form(settings.template, policy.spec)
     with _seen_before(settings, policy) as (seen, logbook, before):
         plan = missing_episodes(seen, policy.problem.graph, policy.cover, policy.n_real)
         yield Site(settings, policy, load_certificate(checkpoint), seen, plan, logbook, before)
@@ -93,7 +93,7 @@ def site_of(settings: DeploySettings) -> Iterator[Site]:
 @contextmanager
 def _seen_before(settings: DeploySettings, policy: MetaPolicy) -> Iterator[tuple[Recording, Logbook | None, bool]]:
     """Episodes that are there, the log that holds them, and whether they were looked at sequentially."""
-    spec, world = policy.problem.spec, settings.world
+    spec, world = policy.spec, settings.world
     if isinstance(world, RecordedWorld) and world.file is not None:
         yield read_log(world.file, spec, short_episodes=world.short_episodes), None, looked_before(world.file)
     elif settings.log and settings.collect_only:
@@ -215,7 +215,7 @@ def _connected(world: LiveWorld, policy: MetaPolicy) -> Iterator[UnlabelledWorld
             cause="a fault in that function, or wrong world.arguments",
         ) from error
     with closing(made, world.time_limit):
-        yield as_world(made, policy.problem.spec, world.seed, policy.problem.graph)
+        yield as_world(made, policy.spec, world.seed, policy.problem.graph)
 
 
 def _function_named(name: str) -> Callable[..., object]:

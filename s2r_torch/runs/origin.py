@@ -16,6 +16,7 @@ import torch
 
 import s2r_torch
 from s2r_torch.comparators.contract import COMPARATORS
+from s2r_torch.encoders import ENCODERS
 from s2r_torch.families.contract import Family
 from s2r_torch.predictors.registry import NETS
 from s2r_torch.runs.settings import RunSettings
@@ -27,6 +28,7 @@ LIBRARIES = ("torch", "numpy", "scipy", "lightning")
 def origin_of(settings: RunSettings, family: Family) -> dict[str, Any]:
     """Dotted names -> JSON values: `budget.n_dist`, `family.parameters`, `code`, `torch`, `threads`, ..."""
     chosen = [NETS[name] for name in settings.nets] + [COMPARATORS[name] for name in settings.comparators]
+    chosen.append(ENCODERS[settings.encoder["name"]])
     sources = {path for cls in [type(family), *chosen] for path in _source(cls) if PACKAGE not in path.parents}
     theirs = {f"code.{path.stem}": _digest([path]) for path in sources}
     chosen_by_user = {key: value for key, value in asdict(settings).items() if key != "workers"}  # which change no bit

@@ -16,6 +16,7 @@ from s2r_torch.deployment.certificate import Certificate, Gap, Refusals
 from s2r_torch.deployment.factors import Factors
 from s2r_torch.deployment.likeness import Population, Reference
 from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.encoders.encoding import Encoding, rebuilt
 from s2r_torch.episodes import Transitions
 from s2r_torch.files.records import Codec, Json, Made
 from s2r_torch.learning.calibration import Calibration
@@ -31,6 +32,14 @@ from s2r_torch.predictors.nets.lipschitz_estimate import LipschitzEstimate
 from s2r_torch.predictors.registry import group_class
 from s2r_torch.problem import Problem
 from s2r_torch.runs.evaluation import Worth
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """The frozen encoder that all later stages see readings through, and what must be known of it; None for none."""
+
+    encoding: Encoding | None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -168,14 +177,22 @@ def _parts(ensemble: Ensemble) -> dict:
     return {"problem": ensemble.problem, "groups": groups, "exact": ensemble.exact}
 
 
+def _encoding_parts(phi: Encoding) -> dict:
+    return {"recipe": Json(phi.recipe()), "tensors": phi.tensors(), "raw": phi.raw, "spec": phi.spec}
+
+
+def _encoding(recipe: Json, tensors: dict, raw: ProblemSpec, spec: ProblemSpec) -> Encoding:
+    return rebuilt(recipe.value, tensors, raw, spec)
+
+
 RECORDS = (
-    Checked, Explored, Trained, Calibrated, Learned, Diagnosed, Certified, Deployed, Compared, Evaluated,
+    Encoded, Checked, Explored, Trained, Calibrated, Learned, Diagnosed, Certified, Deployed, Compared, Evaluated,
     NetEstimate, LipschitzEstimate, Exploration, Visit, StateGraph, MergeSettings, DensityEstimator, DensityGrid,
     Problem, ProblemSpec, Transitions, Calibration, Budget, Outcome, Choice, Round, Knowledge, Call, MetaPolicy,
     Reference, Population, Factors, Certificate, Gap, Refusals, Diagnosis, Finding, Worth, Looking,
     Fitted, Cell,
 )  # fmt: skip
-MADE = {Ensemble: Made(_parts, _ensemble)} | {
+MADE = {Ensemble: Made(_parts, _ensemble), Encoding: Made(_encoding_parts, _encoding)} | {
     kernel: Made(lambda kernel: {"name": kernel.name, "order": kernel.order}, make_kernel)
     for kernel in KERNELS.values()
 }

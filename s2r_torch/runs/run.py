@@ -11,14 +11,16 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.encoders.encoding import Encoding
 from s2r_torch.episodes import Ledger
 from s2r_torch.families.contract import Family
 from s2r_torch.families.draws import Draws
+from s2r_torch.families.encoded import EncodedFamily
 from s2r_torch.families.recipe import require_travel
 from s2r_torch.planner.looking import NOTE
 from s2r_torch.progress import Progress, Recorded, Row, Silent
@@ -34,6 +36,7 @@ from s2r_torch.runs.results import (
     Compared,
     Deployed,
     Diagnosed,
+    Encoded,
     Evaluated,
     Explored,
     Learned,
@@ -49,7 +52,8 @@ class Results:
     """Everything that a run left."""
 
     settings: RunSettings
-    family: Family
+    family: Family  # as it was seen: through the encoder, where there is one
+    encoded: Encoded
     checked: Checked
     explored: Explored
     trained: Trained
@@ -127,6 +131,7 @@ def execute(
 
 def all_stages(run: Stages) -> Results:
     """The method, from first to last."""
+    encoded = run.see(run.do(stages.encode))
     checked = run.do(stages.check)
     explored = run.do(stages.explore)
     trained = run.do(stages.train, explored)
@@ -140,6 +145,7 @@ def all_stages(run: Stages) -> Results:
     return Results(
         run.settings,
         run.family,
+        encoded,
         checked,
         explored,
         trained,
@@ -189,8 +195,16 @@ class Stages:
         self.settings, self.family, self._progress, self._workers = settings, family, progress, workers
         self._origin = origin_of(settings, family)
         self._folder = folder and RunFolder(folder, self._origin, codec((*settings.comparators, *comparators)))
+        self._encoding: Encoding | None = None
         self._digests: dict[int, str] = {}  # of the results so far, which are all kept, by their id
         self.finished: dict[str, Finished] = {}
+
+    def see(self, encoded: Encoded) -> Encoded:
+        """Lets all later stages see readings through this encoder, if it is one."""
+        if encoded.encoding is not None:
+            self.family = EncodedFamily(self.family, encoded.encoding)
+        self._encoding = encoded.encoding
+        return encoded
 
     def do(self, stage: Callable[..., Any], *earlier: Any, name: str | None = None, of: str = "") -> Any:
         """The result of a stage that reads these earlier results.
@@ -248,4 +262,5 @@ class Stages:
         family = {"name": self.family.name, "parameters": self.family.parameters()}
         if getattr(result, "fallback", None):
             notes["where a world is refused"] = list(result.fallback)
-        self._folder.save_policy(result.meta_policy, certificate, family, notes)
+        policy = replace(result.meta_policy, encoding=self._encoding)  # reality shows raw readings
+        self._folder.save_policy(policy, certificate, family, notes)

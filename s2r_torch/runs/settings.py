@@ -14,10 +14,11 @@ import torch
 
 from s2r_torch.assurance.certify import CertificateSettings
 from s2r_torch.assurance.diagnostics import DiagnosticSettings
-from s2r_torch.base import PredictorGroup, StateGraph
+from s2r_torch.base import PredictorGroup, ProblemSpec, StateGraph
 from s2r_torch.comparators.contract import COMPARATORS
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.nodes import nodes_for
+from s2r_torch.encoders.encoding import IDENTITY, MOST_FEATURES, Encoding, made
 from s2r_torch.errors import SettingError
 from s2r_torch.families import family_named
 from s2r_torch.families.contract import Family
@@ -141,6 +142,7 @@ class RunSettings(Settings):
         method: `sim2real` (Algorithm 1) or `sweep` (theory.md 3.3).
         rule: which predictors an elimination keeps (learning/rules.py); `calibrated` is heuristic.
         on_empty: what to do when no predictor survives: `error`, or `best` to go on with the one of least pooled risk.
+        encoder: `name` of what turns readings into the numbers that densities live on, beside its own settings.
         nets: architecture -> its settings.
         density: how densities are estimated.
         predictors: how the class F is made.
@@ -163,6 +165,7 @@ class RunSettings(Settings):
     method: Annotated[str, OneOf(METHODS)] = "sim2real"
     rule: Annotated[str, OneOf(RULES)] = "calibrated"
     on_empty: Literal["error", "best"] = "error"
+    encoder: Mapping[str, Any] = field(default_factory=lambda: {"name": IDENTITY})
     nets: Mapping[str, Any] = field(default_factory=lambda: {"lookup": {}})
     density: DensitySettings = field(default_factory=DensitySettings)
     predictors: PredictorSettings = field(default_factory=PredictorSettings)
@@ -181,6 +184,17 @@ class RunSettings(Settings):
         for name, given in self.comparators.items():
             comparator = COMPARATORS.named(name)
             comparator(**arguments(comparator, given, f"comparators.{name}"))
+
+    def encoding(self, raw: ProblemSpec) -> Encoding | None:
+        """The encoder of readings like these, not fitted yet; None where readings are taken as they are.
+
+        Raises:
+            SettingError: an unknown one, or settings that it does not take.
+        """
+        given = dict(self.encoder)
+        name = value_of(str, given.pop("name", None), "encoder.name")
+        phi = made(name, given, raw)
+        return None if name == IDENTITY else phi
 
     @property
     def net(self) -> str:
@@ -319,7 +333,14 @@ def check_together(settings: RunSettings, family: Family) -> None:
     Raises:
         SettingError: too many nodes, no ready-made class, its arguments, or a network that cannot be built.
     """
-    spec = family.spec
+    phi = settings.encoding(family.spec)
+    spec = phi.spec if phi else family.spec
+    if spec.obs_dim > MOST_FEATURES:
+        raise SettingError(
+            expected=f"readings of at most {MOST_FEATURES} numbers, which densities can live on, or an encoder",
+            got=f"{spec.obs_dim} numbers from env={family.name} and encoder={IDENTITY}",
+            cause="images or many channels: encoder=learned, encoder=pca, or one of your own",
+        )
     grid = DensityGrid.uniform(spec.low, spec.high, nodes_for(settings.density.nodes, spec.low, spec.high))
     build_known = known_class(settings, family)
     if build_known:

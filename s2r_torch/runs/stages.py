@@ -1,5 +1,6 @@
 """The stages of one run: each a function of earlier stages' results, settings, seed and progress.
 
+encode                                     what turns a rich reading into the numbers that densities live on
 check                                      is the family what it says
 explore, train, calibrate, learn           what Sim2Real (Algorithm 1) needs and does, on simulators
 diagnose, certify                          what can be checked and promised, on further simulators
@@ -43,6 +44,7 @@ from s2r_torch.rng import Seed
 from s2r_torch.runs import evaluation
 from s2r_torch.runs.certifying import exact_values, refused_values
 from s2r_torch.runs.checking import check_for_a_run
+from s2r_torch.runs.encoding import encode_readings
 from s2r_torch.runs.results import (
     Calibrated,
     Certified,
@@ -50,6 +52,7 @@ from s2r_torch.runs.results import (
     Compared,
     Deployed,
     Diagnosed,
+    Encoded,
     Evaluated,
     Explored,
     Learned,
@@ -98,6 +101,11 @@ class Context:
     def draws(self) -> Draws:
         """Fresh environments for a purpose, counted."""
         return Draws(self.family, self.seed, self.ledger, self.workers)
+
+
+def encode(context: Context) -> Encoded:
+    """Fits the encoder on simulators drawn for this alone, and freezes it: later stages see phi(X) for X."""
+    return encode_readings(context.settings, context.draws, context.progress)
 
 
 def check(context: Context) -> Checked:

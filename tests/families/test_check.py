@@ -9,10 +9,10 @@ import pytest
 import torch
 from support.lanes import Lane, LaneSimulators, LaneWorld
 
+from s2r_torch.encoders.regression import Regression
 from s2r_torch.errors import S2RError, SettingError, SimulatorError
 from s2r_torch.families import make_family
 from s2r_torch.families.check import LEVELS, NOTE, OK, REFUSED, Finding, Report, check_family
-from s2r_torch.families.check.regression import Regression
 from s2r_torch.families.gym.family import GymFamily
 from s2r_torch.families.sensors import AffineSensor, uniform_prior
 from s2r_torch.runs.checking import check_for_a_run

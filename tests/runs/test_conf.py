@@ -11,6 +11,7 @@ from script_help import help_on_runs
 from support.optional import needs
 from support.smoke import CONF, SMALL, composed, small_settings
 
+from s2r_torch.encoders import ENCODERS
 from s2r_torch.errors import SettingError
 from s2r_torch.families import FAMILIES
 from s2r_torch.learning.rules import RULES
@@ -88,14 +89,15 @@ def test_every_setting_is_explained():
     assert all(len(line) <= 120 for line in text.splitlines())
 
 
-GROUPS = {"rule": RULES, "method": METHODS, "net": NETS, "env": FAMILIES}
+GROUPS = {"rule": RULES, "method": METHODS, "net": NETS, "env": FAMILIES, "encoder": ENCODERS}
+IMAGES = ("digits", "strip")  # families whose readings need an encoder
 
 
 @pytest.mark.parametrize(("group", "name"), [(group, name) for group in GROUPS for name in sorted(GROUPS[group])])
 def test_every_name_is_chosen_by_itself(group, name):
     needs(name)
-    settings, family = configured(plain_config(composed(f"{group}={name}")))
-    assert name in (settings.rule, settings.method, family.name, *settings.nets)
+    settings, family = configured(plain_config(composed(f"{group}={name}", *["encoder=pca"] * (name in IMAGES))))
+    assert name in (settings.rule, settings.method, family.name, settings.encoder["name"], *settings.nets)
 
 
 def test_net_replaces_or_combines():

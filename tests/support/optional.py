@@ -2,7 +2,11 @@
 
 import pytest
 
-PACKAGES = {"treasure": "mo_gymnasium", "minigrid": "minigrid"}  # family -> what its extra `worlds` brings
+PACKAGES = {
+    "treasure": "mo_gymnasium",
+    "minigrid": "minigrid",
+    "digits": "sklearn",
+}
 
 
 def needs(family: str) -> None:

@@ -19,7 +19,8 @@ class Columns:
     Args:
         all_names: of its columns, in the order of the file; empty ones and repetitions included.
         rows: how many.
-        load: name -> the column `[rows]`, still text where the format is; RecordingError where it is damaged.
+        load: name -> the column `[rows]`, still text where the format is, or `[rows, ...]` where a cell holds an array;
+            RecordingError where it is damaged.
         lines: `[rows]` the line of each row, for formats that have lines.
     """
 

@@ -17,8 +17,8 @@ on them, so the first n readings of a state are n independent draws of its law.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -108,6 +108,14 @@ class Recording:
         """The episodes from that one on."""
         places = None if self.places is None else self.places[first:]
         return Recording(self.actions[first:], self.x[..., first:, :, :], self.length[first:], places, self.unit)
+
+    def encoded(self, phi: Callable[[Tensor], Tensor]) -> Recording:
+        """The same episodes seen through phi: [..., D] -> [..., d]."""
+        seen = torch.arange(self.x.shape[-2]) < self.length[:, None]  # [N, H]
+        features = phi(self.x[..., seen, :])
+        x = features.new_full((*self.x.shape[:-1], features.shape[-1]), torch.nan)
+        x[..., seen, :] = features
+        return replace(self, x=x)
 
     def at(self, i: int, step: int) -> str:
         """Where a reading is: "line 17" of its file, or "step 2 of episode 8" of those drawn."""

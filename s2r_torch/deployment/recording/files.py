@@ -7,7 +7,8 @@
 
 An episode is any label; its rows stand together, steps 0 .. H-1 in order. `action` is the one taken after the reading
 (after the last one it may be empty). Sensors have the schema's names, so that columns in another order are no mistake;
-`x_1 .. x_d` are accepted, too. Other columns, rewards above all, are not looked at. An episode without any reading is
+`x_1 .. x_d` are accepted, too, and in NPZ and Parquet files one column `x` whose cells are arrays of all d numbers,
+such as images. Other columns, rewards above all, are not looked at. An episode without any reading is
 one that is still to be run, as in a template. Every error names the row. What good-looking readings may hide is
 looked for later (`contents.py`).
 """
@@ -30,6 +31,8 @@ from s2r_torch.files.whole import real_path
 from s2r_torch.text import printable
 
 KEYS = ("episode", "step", "action")
+ARRAYS = "x"  # a column of arrays in place of one column per sensor
+MANY = 22  # sensors; files that can hold arrays get one column of them where there are more
 
 
 def read_recording(
@@ -59,7 +62,8 @@ def read_recording(
             expected=f"rows in {printable(path)}", got="a header only", cause="a logger that never wrote"
         )
     starts = _episode_starts(table, spec)
-    x = np.stack([table.numbers(name) for name in names], 1)  # [rows, d]
+    x = _readings(table, names, spec)
+    names = list(spec.obs_names) if names == [ARRAYS] else names
     length = _lengths(table, starts, x, spec, short_episodes)
     if not length.any() and empty:
         return Recording.empty(spec)
@@ -73,7 +77,7 @@ def read_recording(
 
 def write_recording(path: Path | str, recording: Recording, spec: ProblemSpec) -> None:
     """Writes episodes so that `read_recording` gives them back, bit for bit; the format follows the file's ending."""
-    write_table(path, columns_of(recording, spec))
+    _write(path, columns_of(recording, spec), spec)
 
 
 def columns_of(recording: Recording, spec: ProblemSpec, first: int = 0) -> dict[str, np.ndarray]:
@@ -106,7 +110,7 @@ def write_template(path: Path | str, plan: Sequence[tuple[Actions, int]], spec: 
         "step": np.tile(np.arange(H), N),
         "action": action.ravel(),
     }
-    write_table(path, columns | {name: np.full(N * H, np.nan) for name in spec.obs_names})
+    _write(path, columns | {name: np.full(N * H, np.nan) for name in spec.obs_names}, spec)
 
 
 def require_empty_form(path: Path | str, spec: ProblemSpec) -> None:
@@ -116,9 +120,7 @@ def require_empty_form(path: Path | str, spec: ProblemSpec) -> None:
     try:
         table = read_table(path)
         names = sensor_columns(table, spec)
-        filled = np.zeros(len(table), dtype=bool)
-        for name in names:
-            filled |= ~np.isnan(table.numbers(name))
+        filled = ~np.isnan(_readings(table, names, spec)).all(1)
         labels = table.labels("episode")
     except RecordingError as error:
         raise RecordingError(
@@ -137,7 +139,12 @@ def require_empty_form(path: Path | str, spec: ProblemSpec) -> None:
 
 
 def sensor_columns(table: Table, spec: ProblemSpec) -> list[str]:
-    """The columns of the d sensors, in the schema's order."""
+    """The columns of the d sensors, in the schema's order; one alone where it holds arrays."""
+    if ARRAYS in table.names and ARRAYS not in spec.obs_names and not set(spec.obs_names) & set(table.names):
+        table.require_different((*KEYS, ARRAYS))
+        missing = [name for name in KEYS if name not in table.names]
+        if not missing:
+            return [ARRAYS]
     generic = [f"x_{j + 1}" for j in range(spec.obs_dim + 1)]
     named = list(spec.obs_names)
     names = generic[:-1] if not set(named) & set(table.names) and generic[0] in table.names else named
@@ -156,6 +163,21 @@ def sensor_columns(table: Table, spec: ProblemSpec) -> list[str]:
             cause="readings of another dimension than the policy was trained for",
         )
     return names
+
+
+def _readings(table: Table, names: list[str], spec: ProblemSpec) -> np.ndarray:
+    """Readings [rows, d], NaN where there are none."""
+    if names == [ARRAYS]:
+        return table.arrays(ARRAYS, spec.obs_dim)
+    return np.stack([table.numbers(name) for name in names], 1)
+
+
+def _write(path: Path | str, columns: dict[str, np.ndarray], spec: ProblemSpec) -> None:
+    """Writes rows; those of many sensors as arrays, where the format has them."""
+    if spec.obs_dim > MANY and Path(path).suffix.lower() != ".csv":
+        arrays = np.stack([columns.pop(name) for name in spec.obs_names], 1)
+        columns[ARRAYS] = arrays
+    write_table(path, columns)
 
 
 def _whole(table: Table, name: str, values: np.ndarray, largest: int, what: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from s2r_torch.deployment.recording.columns import Columns, damaged, one_per_row
+from s2r_torch.deployment.recording.columns import Columns, damaged
 
 ENDING = ".npy"
 DAMAGE = (
@@ -60,7 +60,7 @@ def _column(path: Path, name: str) -> np.ndarray:
         raise damaged(path, error) from error
     if len(data) != size:
         raise damaged(path, f"{len(data)} bytes for {size} declared ones of column {name!r}")
-    return one_per_row(np.frombuffer(data, dtype).reshape(shape), name, path)
+    return np.frombuffer(data, dtype).reshape(shape)
 
 
 def _header(member) -> tuple[tuple[int, ...], np.dtype]:

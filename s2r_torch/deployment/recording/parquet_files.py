@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from s2r_torch.deployment.recording.columns import Columns, damaged, one_per_row
+from s2r_torch.deployment.recording.columns import Columns, damaged
 from s2r_torch.errors import SettingError
 
 
@@ -32,7 +32,7 @@ def read(path: Path) -> Columns:
 def write(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     """Writes a table; NaN becomes null."""
     pyarrow, parquet = _pyarrow()
-    table = pyarrow.table({name: pyarrow.array(column, from_pandas=True) for name, column in columns.items()})
+    table = pyarrow.table({name: _array(pyarrow, column) for name, column in columns.items()})
     parquet.write_table(table, path, write_page_checksum=True)
 
 
@@ -40,10 +40,21 @@ def _column(path: Path, name: str) -> np.ndarray:
     pyarrow, parquet = _pyarrow()
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
-            column = file.read(columns=[name], use_threads=False)[name].to_numpy(zero_copy_only=False)
+            chunks = file.read(columns=[name], use_threads=False)[name]
+            if pyarrow.types.is_fixed_size_list(chunks.type) and not chunks.null_count:
+                flat = chunks.combine_chunks().flatten().to_numpy(zero_copy_only=False)
+                return flat.reshape(len(chunks), chunks.type.list_size)
+            column = chunks.to_numpy(zero_copy_only=False)
     except (pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
         raise damaged(path, str(error).split("\n")[0]) from error
-    return one_per_row(column, name, path)
+    lists = column.dtype == object and len(column) and all(isinstance(cell, np.ndarray) for cell in column)
+    return np.stack(column) if lists and len({cell.shape for cell in column}) == 1 else column
+
+
+def _array(pyarrow, column: np.ndarray):
+    """A column, [rows] or [rows, k], as Arrow has it; NaN becomes null."""
+    flat = pyarrow.array(column.ravel(), from_pandas=True)
+    return flat if column.ndim == 1 else pyarrow.FixedSizeListArray.from_arrays(flat, column.shape[1])
 
 
 def _pyarrow():

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from s2r_torch.deployment.recording import csv_files, npz_files, parquet_files
-from s2r_torch.deployment.recording.columns import Columns, damaged
+from s2r_torch.deployment.recording.columns import Columns, damaged, one_per_row
 from s2r_torch.deployment.recording.numbers import numbers, why_no_number
 from s2r_torch.errors import RecordingError, SettingError
 from s2r_torch.files.whole import real_path, replacing
@@ -70,12 +70,26 @@ class Table:
 
     def numbers(self, name: str) -> np.ndarray:
         """A column as float64 `[rows]`, NaN where it is empty; RecordingError where it is not a number."""
-        values = self._column(name)
+        return self._numbers(name, one_per_row(self._column(name), name, self.path))
+
+    def arrays(self, name: str, size: int) -> np.ndarray:
+        """A column whose cells are arrays of `size` numbers as float64 `[rows, size]`, whatever the arrays' shape."""
+        column = self._column(name)
+        if column.ndim < 2 or column[:1].size not in (0, size):
+            raise RecordingError(
+                expected=f"an array of {size} numbers in every row of column {name!r} of {printable(self.path)}",
+                got=f"a column of shape {list(column.shape)}",
+                cause="images of another size, or of rows of different sizes",
+            )
+        return self._numbers(name, column.reshape(-1)).reshape(len(self), size)
+
+    def _numbers(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Cells as float64; RecordingError where one is no number."""
         found, bad = numbers(values)
         if bad is not None:
-            value = values[bad]
+            value, row = values[bad], bad * len(self) // len(values)
             raise RecordingError(
-                expected=f"a number in column {name!r} at {self.at(bad)}",
+                expected=f"a number in column {name!r} at {self.at(row)}",
                 got=printable(repr(value), 60),
                 cause=why_no_number(value),
             )
@@ -83,7 +97,9 @@ class Table:
 
     def labels(self, name: str) -> np.ndarray:
         """A column as text `[rows]`; RecordingError where it is empty."""
-        values = np.asarray([_label(value) for value in self._column(name).tolist()], dtype=object)
+        values = np.asarray(
+            [_label(value) for value in one_per_row(self._column(name), name, self.path).tolist()], dtype=object
+        )
         empty = np.flatnonzero(values == "")
         if len(empty):
             raise RecordingError(

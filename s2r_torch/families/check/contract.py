@@ -11,6 +11,7 @@ from s2r_torch.families import FAMILIES, make_family
 from s2r_torch.families.check.probe import Probe, named
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
 from s2r_torch.families.contract import require_name, users
+from s2r_torch.families.encoded import unencoded
 from s2r_torch.families.randomness import kept_globals, seed_globals
 
 FLOAT32 = 2.0**-23
@@ -40,7 +41,7 @@ def check_parameters(probe: Probe) -> list[Finding]:
                 f'@register_family("{family.name}") above the class or function that makes it',
             )
         ]
-    rebuilt = make_family(family.name, **again)
+    family, rebuilt = unencoded(family), make_family(family.name, **again)
     same = rebuilt.spec == family.spec and torch.equal(
         rebuilt.prior(3, torch.Generator().manual_seed(0)), family.prior(3, torch.Generator().manual_seed(0))
     )

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import StateGraph
+from s2r_torch.encoders.regression import Regression
 from s2r_torch.families import exact
 from s2r_torch.families.check.probe import FEW, Probe, run
-from s2r_torch.families.check.regression import Regression
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
 from s2r_torch.tours import readings
 

@@ -1,0 +1,168 @@
+"""The door that readings enter by: a frozen encoder, what it reads, and the few numbers that it gives.
+
+Beyond this door nothing knows of raw readings: simulators, densities, networks, certificates and likeness see
+phi(X) alone, which is as much a random variable as X is (docs/theory.md). phi works on blocks of a fixed size, so that
+the features of a reading do not depend on what else is read at once (of the encoders that ship: to the bit), and memory
+does not grow with readings.
+
+>>> raw = ProblemSpec(num_actions=2, horizon=1, max_states_per_layer=1, obs_dim=3, low=(-1.0,) * 3, high=(1.0,) * 3)
+>>> phi = made("pca", {"dim": 2}, raw)
+>>> phi(torch.zeros(5, 3)).shape
+torch.Size([5, 2])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from s2r_torch.base import ProblemSpec
+from s2r_torch.encoders import encoder_class
+from s2r_torch.encoders.contract import Encoder
+from s2r_torch.errors import CheckpointError, ObservationError, SettingError
+from s2r_torch.files.json_schema import MapOf, Record, Text, Values, check
+from s2r_torch.schema import arguments
+from s2r_torch.text import printable
+
+IDENTITY = "identity"
+BLOCK = 128  # readings that phi is given at once, padded
+MOST_FEATURES = 3  # densities live on so many dimensions at most
+RECIPE = Record({"name": Text(200, least=1), "settings": MapOf(Values(1000, 4), 100)})
+CAUSE = "a file edited by hand, or an encoder that changed since"
+
+
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """A frozen encoder phi.
+
+    Args:
+        name: of the registered encoder.
+        settings: JSON values that it was made with.
+        module: phi itself.
+        raw: of the readings, D numbers.
+        spec: of phi's d numbers: the same problem, another sensor.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    module: Encoder
+    raw: ProblemSpec
+    spec: ProblemSpec
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """phi(x) [..., d], float64, of finite readings x [..., D].
+
+        Raises:
+            ObservationError: another number of numbers, or readings or features that are not finite.
+        """
+        if x.shape[-1] != self.raw.obs_dim:
+            raise ObservationError(
+                expected=f"readings of {self.raw.obs_dim} numbers, which the encoder {self.name} takes",
+                got=f"shape {list(x.shape)}",
+                cause="another camera, or readings that are encoded already",
+            )
+        rows = x.reshape(-1, self.raw.obs_dim).to("cpu", torch.float32)
+        _require_finite(rows, "readings", "a broken sensor, or a simulator that diverged")
+        features = in_blocks(self.module, rows).double()
+        _require_finite(features, f"features of the encoder {self.name}", "readings far off what it was fitted on")
+        return features.reshape(*x.shape[:-1], features.shape[-1])
+
+    def recipe(self) -> dict:
+        """JSON values from which `rebuilt` makes the module again, with `tensors`."""
+        return {"name": self.name, "settings": dict(self.settings)}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All numbers of phi, by name."""
+        return {name: value.detach() for name, value in self.module.state_dict().items()}
+
+
+def in_blocks(module: Encoder, rows: Tensor) -> Tensor:
+    """module(rows) [N, d], BLOCK rows at a time, the last block padded."""
+    padded = torch.cat([rows, rows.new_zeros(-len(rows) % BLOCK, rows.shape[1])])
+    with torch.no_grad():
+        parts = [module(part) for part in padded.split(BLOCK)] or [module(rows.new_zeros(BLOCK, rows.shape[1]))[:0]]
+    return torch.cat(parts)[: len(rows)]
+
+
+def made(name: str, settings: Mapping[str, Any], raw: ProblemSpec) -> Encoding:
+    """An encoder before it is fitted, with the unit cube as the box of its features.
+
+    Raises:
+        SettingError: no encoder of that name, settings that it does not take, or one that does not give 1 to 3 numbers.
+    """
+    kind = partial(encoder_class(name), raw.obs_dim)
+    given = arguments(kind, settings, "encoder")
+    with torch.random.fork_rng(devices=[]):  # a user's module may draw from torch's own stream
+        torch.manual_seed(0)
+        module = _tried(lambda: kind(**given).eval(), name)
+    d = _features(module, name, raw)
+    return Encoding(name, given, module, raw, features_spec(raw, (0.0,) * d, (1.0,) * d))
+
+
+def features_spec(raw: ProblemSpec, low: tuple[float, ...], high: tuple[float, ...]) -> ProblemSpec:
+    """The same problem with features for readings; nobody knows how far apart their densities are."""
+    names = tuple(f"feature_{j + 1}" for j in range(len(low)))
+    return replace(raw, obs_dim=len(low), low=low, high=high, obs_names=names, zeta=None)
+
+
+def rebuilt(recipe: dict, tensors: Mapping[str, Tensor], raw: ProblemSpec, spec: ProblemSpec) -> Encoding:
+    """The encoding of a recipe, with its numbers.
+
+    Raises:
+        CheckpointError: a recipe, or tensors, that no encoder has.
+        SettingError: an encoder of a plugin that was not imported.
+    """
+    check(RECIPE, recipe, "encoder", CAUSE)
+    encoding = made(recipe["name"], recipe["settings"], raw)
+    mine = encoding.module.state_dict()
+    unlike = sorted({*mine} ^ {*tensors}) or [
+        name for name, value in tensors.items() if (value.dtype, value.shape) != (mine[name].dtype, mine[name].shape)
+    ]
+    if unlike or encoding.spec.obs_dim != spec.obs_dim:
+        raise CheckpointError(
+            expected=f"the {len(mine)} tensors of the encoder {recipe['name']!r}, {encoding.spec.obs_dim} features",
+            got=f"missing or of another encoder: {printable(unlike[:5])}",
+            cause=CAUSE,
+        )
+    encoding.module.load_state_dict(dict(tensors))
+    encoding.module.requires_grad_(False)
+    return replace(encoding, spec=spec)
+
+
+def _features(module: Encoder, name: str, raw: ProblemSpec) -> int:
+    """d, by trying."""
+    with torch.no_grad():
+        z = _tried(lambda: module(torch.zeros(2, raw.obs_dim)), name)
+    good = isinstance(z, Tensor) and z.ndim == 2 and len(z) == 2 and z.dtype == torch.float32
+    if not good or (name != IDENTITY and not 1 <= z.shape[1] <= MOST_FEATURES):
+        raise SettingError(
+            expected=f"float32 features [N, d] of readings [N, {raw.obs_dim}], d = 1 .. {MOST_FEATURES}",
+            got=f"{z.dtype} of shape {list(z.shape)} for N = 2" if isinstance(z, Tensor) else type(z).__name__,
+            cause=f"the encoder {name}: densities live on at most {MOST_FEATURES} dimensions",
+        )
+    return z.shape[1]
+
+
+def _tried(make, name: str):
+    """What a user's module gives; whatever it raises becomes a SettingError that names it."""
+    try:
+        return make()
+    except SettingError:
+        raise
+    except Exception as error:
+        raise SettingError(
+            expected=f"an encoder {name} that can be made and takes readings [N, D]",
+            got=printable(f"{type(error).__name__}: {error}"),
+            cause="a fault in its constructor or its forward, or sizes that do not fit the readings",
+        ) from error
+
+
+def _require_finite(rows: Tensor, what: str, cause: str) -> None:
+    bad = ~torch.isfinite(rows).all(1)
+    if bool(bad.any()):
+        raise ObservationError(expected=f"finite {what}", got=f"NaN or inf in {int(bad.sum())} rows", cause=cause)

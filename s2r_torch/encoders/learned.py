@@ -1,0 +1,84 @@
+"""A small network phi: R^D -> R^d that tells action paths apart in every simulator and keeps what predicts the payoff.
+
+    phi(x) = W c(x) + net(c(x)), bounded softly,    c(x) principal components of x
+
+Several candidates are trained (`fitting.py`) on half of the encoder's simulators; on the other half the one is chosen
+that tells states apart and whose densities predict best what pays (`choosing.py`). Principal components alone are a
+candidate, too, which costs nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from s2r_torch.encoders.choosing import best_of, judge, sentences
+from s2r_torch.encoders.contract import Encoder, rows_alike
+from s2r_torch.encoders.fitting import FeatureNet, fit_net
+from s2r_torch.encoders.pca import principal
+from s2r_torch.encoders.views import Views
+from s2r_torch.errors import SettingError
+from s2r_torch.rng import Seed
+from s2r_torch.schema import Positive, Size
+
+
+class Learned(Encoder):
+    """A trained encoder.
+
+    Args:
+        obs_dim: D.
+        dim: d, how many features.
+        width: of the two hidden layers.
+        inputs: how many principal components of a reading the network sees; all, if there are fewer.
+        payoff: what predicting the payoff weighs beside telling paths apart; one candidate for each.
+        steps: gradient steps of every candidate.
+
+    Raises:
+        SettingError: more features than inputs.
+    """
+
+    mean: Tensor  # [D]
+    components: Tensor  # [inputs, D]
+
+    def __init__(
+        self,
+        obs_dim: int,
+        dim: Size = 2,
+        width: Size = 48,
+        inputs: Size = 32,
+        payoff: tuple[Positive, ...] = (0.3, 1.0),
+        steps: Size = 300,
+    ):
+        super().__init__(obs_dim)
+        inputs = min(inputs, obs_dim)
+        if dim > inputs:
+            raise SettingError(expected=f"encoder.dim <= {inputs}", got=str(dim), cause="readings of fewer numbers")
+        self.payoff, self.steps = payoff, steps
+        self.register_buffer("mean", torch.zeros(obs_dim))
+        self.register_buffer("components", torch.eye(obs_dim)[:inputs].clone())
+        self.net = FeatureNet(inputs, width, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(self.inputs(x))
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Principal components [..., inputs] of readings, each with variance 1."""
+        return rows_alike(x - self.mean, self.components)
+
+    def fit(self, views: Views, seed: Seed) -> tuple[str, ...]:
+        """Trains the candidates, and takes the best one."""
+        mean, components, _ = principal(views.pilot, len(self.components))
+        self.mean.copy_(mean)
+        self.components.copy_(components)
+        seen = views.through(lambda x: self.inputs(x.float()))
+        half = len(seen.z) // 2
+        train, held_out = seen.select(slice(0, half)), seen.select(slice(half, None))
+        nets = [self.net.fresh(None)]
+        for i, weight in enumerate(self.payoff):
+            one = seed.child("candidate", i)
+            nets.append(fit_net(self.net.fresh(one.generator()), train, weight, self.steps, one.child("batches")))
+        judged = [judge(net.seen(held_out)) for net in nets]
+        best = best_of(judged)
+        self.net.load_state_dict(nets[best].state_dict())
+        names = ["principal components", *(f"payoff weight {weight:g}" for weight in self.payoff)]
+        return sentences(names, judged, best)

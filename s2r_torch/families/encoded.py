@@ -1,0 +1,116 @@
+"""A family seen through a frozen encoder: the same environments, with phi(X) in place of every reading X."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from s2r_torch.base import Simulators, StateGraph, UnlabelledWorld
+from s2r_torch.encoders.encoding import Encoding
+from s2r_torch.families.contract import Family, GroundTruth, KnowsGraph
+
+AT_ONCE = 2**24  # raw numbers of a ground truth that are held at once
+
+
+class EncodedFamily:
+    """A family (`contract.Family`) whose readings go through phi; name and parameters are those of the inner one.
+
+    Args:
+        inner: any family.
+        phi: a frozen encoder of its readings.
+    """
+
+    def __init__(self, inner: Family, phi: Encoding):
+        self.inner, self.phi, self.spec = inner, phi, phi.spec
+        self.name = inner.name
+        self.theta_names = getattr(inner, "theta_names", ())
+        box = ", ".join(
+            f"{name} in {low:.3g} .. {high:.3g}"
+            for name, low, high in zip(phi.spec.obs_names, phi.spec.low, phi.spec.high, strict=True)
+        )
+        self.proposed = {**getattr(inner, "proposed", {}), "features": f"{box}, of encoder={phi.name}"}
+
+    def prior(self, n: int, generator: torch.Generator) -> Tensor:
+        """Draws theta [n, k]; consumes the generator."""
+        return self.inner.prior(n, generator)
+
+    def simulators(self, theta: Tensor, ids: Sequence[int]) -> EncodedSimulators:
+        """The inner family's simulators, seen through phi."""
+        return EncodedSimulators(self.inner.simulators(theta, ids), self.phi)
+
+    def world(self, theta: Tensor, generator: torch.Generator) -> EncodedWorld:
+        """The inner family's world, seen through phi."""
+        return EncodedWorld(self.inner.world(theta, generator), self.phi)
+
+    def truth(self, theta: Tensor) -> GroundTruth | None:
+        """The inner truth, every quadrature point seen through phi; a few theta at a time, since points are large."""
+        one = self.inner.truth(theta[:1])
+        if one is None:
+            return None
+        count = max(1, AT_ONCE // one.x.numel())
+        parts = [self._seen(self.inner.truth(rows)) for rows in theta.split(count)]
+        return GroundTruth(one.graph, *(torch.cat(part) for part in zip(*parts, strict=True)))
+
+    def known_graph(self) -> StateGraph | None:
+        """The inner family's state graph, where it is known."""
+        return self.inner.known_graph() if isinstance(self.inner, KnowsGraph) else None
+
+    def mean_rewards(self, theta: Tensor) -> Tensor:
+        """Mean rewards [B, xi, A] of `known_graph`."""
+        assert isinstance(self.inner, KnowsGraph)
+        return self.inner.mean_rewards(theta)
+
+    def parameters(self) -> dict:
+        """Keyword arguments that rebuild the inner family."""
+        return self.inner.parameters()
+
+    def close(self) -> None:
+        """Closes the inner family, where it can be."""
+        getattr(self.inner, "close", lambda: None)()
+
+    def _seen(self, truth: GroundTruth | None) -> tuple[Tensor, Tensor, Tensor]:
+        assert truth is not None
+        return self.phi(truth.x), truth.weight, truth.reward
+
+
+class EncodedSimulators:
+    """Simulators (`base.Simulators`) seen through phi."""
+
+    def __init__(self, inner: Simulators, phi: Encoding):
+        self.inner, self.phi, self.spec, self.ids = inner, phi, phi.spec, tuple(inner.ids)
+
+    def reset(self, n: int, generators: Sequence[torch.Generator]) -> Tensor:
+        return self.phi(self.inner.reset(n, generators))
+
+    def step(self, actions: Tensor) -> tuple[Tensor | None, Tensor]:
+        x, reward = self.inner.step(actions)
+        return None if x is None else self.phi(x), reward
+
+    def select(self, indices: Sequence[int]) -> EncodedSimulators:
+        return EncodedSimulators(self.inner.select(indices), self.phi)
+
+    def close(self) -> None:
+        getattr(self.inner, "close", lambda: None)()
+
+
+class EncodedWorld:
+    """A world (`base.UnlabelledWorld`) seen through phi."""
+
+    def __init__(self, inner: UnlabelledWorld, phi: Encoding):
+        self.inner, self.phi, self.spec = inner, phi, phi.spec
+
+    def reset(self, n: int) -> Tensor:
+        return self.phi(self.inner.reset(n))
+
+    def step(self, actions: Tensor) -> Tensor:
+        return self.phi(self.inner.step(actions))
+
+    def close(self) -> None:
+        getattr(self.inner, "close", lambda: None)()
+
+
+def unencoded(family: Family) -> Family:
+    """The family behind an encoder; any other one as it is."""
+    return family.inner if isinstance(family, EncodedFamily) else family

@@ -1,0 +1,125 @@
+"""The door that readings enter by: the same bits whatever is read at once, and what it refuses."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from support.strip import strip
+from torch import nn
+
+from s2r_torch.encoders import ENCODERS, register_encoder
+from s2r_torch.encoders.contract import Encoder
+from s2r_torch.encoders.encoding import BLOCK, in_blocks, made, rebuilt
+from s2r_torch.errors import CheckpointError, ObservationError, S2RError, SettingError
+
+RAW = strip().spec
+
+
+@register_encoder("first_two")
+class FirstTwo(Encoder):
+    """A user's fixed module, with a number of its own."""
+
+    def __init__(self, obs_dim: int, gain: float = 1.0):
+        super().__init__(obs_dim)
+        self.gain = nn.Parameter(torch.tensor(gain))
+
+    def forward(self, x):
+        return self.gain * x[:, :2]
+
+
+def wrong(name, forward=None, fails=False):
+    """An encoder of a user with a fault."""
+
+    def init(self, obs_dim):
+        Encoder.__init__(self, obs_dim)
+        if fails:
+            raise RuntimeError("no weights found")
+
+    return register_encoder(name)(
+        type(name, (Encoder,), {"__init__": init, "forward": forward, "__module__": __name__})
+    )
+
+
+@pytest.mark.parametrize("name", ["pca", "learned", "first_two"])
+def test_features_do_not_depend_on_what_else_is_read(name):
+    phi = made(name, {}, RAW)
+    x = torch.rand(3 * BLOCK + 7, RAW.obs_dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    z = phi(x)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
+    assert torch.equal(phi(x[order]), z[order])
+    assert torch.equal(torch.cat([phi(row[None]) for row in x[:9]]), z[:9])
+    assert torch.equal(phi(x[:10].view(2, 5, -1)), z[:10].view(2, 5, -1)) and z.dtype == torch.float64
+    assert phi(x[:0]).shape == (0, z.shape[1])
+    torch.testing.assert_close(in_blocks(phi.module, x.float()), phi.module(x.float()).detach())
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (torch.zeros(4, 3), "readings of 14 numbers"),
+        (torch.full((2, 14), torch.nan), "finite readings"),
+        (torch.full((2, 14), 1e300, dtype=torch.float64), "finite readings"),
+        (torch.full((2, 14), 3e38), "finite features"),
+    ],
+)
+def test_readings_that_are_refused(x, words):
+    with pytest.raises(ObservationError, match=words):
+        made("first_two", {"gain": 10.0}, RAW)(x)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("pcs", {}, "a typo for 'pca'"),
+        ("pca", {"dim": 4}, "d = 1 .. 3"),
+        ("pca", {"dims": 2}, "a typo for dim"),
+        ("pca", {"dim": 0}, "encoder.dim"),
+        ("learned", {"dim": 3, "inputs": 2}, "encoder.dim <= 2"),
+        ("broken", {}, "no weights found"),
+        ("wide", {}, "d = 1 .. 3"),
+        ("listing", {}, "list"),
+        ("double", {}, "float64"),
+    ],
+)
+def test_encoders_that_are_refused(name, settings, words):
+    made_here = {
+        "broken": lambda: wrong("broken", fails=True),
+        "wide": lambda: wrong("wide", lambda self, x: x),
+        "listing": lambda: wrong("listing", lambda self, x: x.tolist()),
+        "double": lambda: wrong("double", lambda self, x: x[:, :1].double()),
+    }
+    if name in made_here and name not in ENCODERS:
+        made_here[name]()
+    with pytest.raises(SettingError, match=words):
+        made(name, settings, RAW)
+
+
+def test_what_was_written_is_rebuilt_and_nothing_else():
+    phi = made("first_two", {"gain": 3.0}, RAW)
+    x = torch.rand(5, 14, generator=torch.Generator().manual_seed(0))
+    again = rebuilt(phi.recipe(), phi.tensors(), RAW, phi.spec)
+    assert torch.equal(again(x), phi(x)) and not again.module.gain.requires_grad
+    for tensors in ({}, {"gain": torch.zeros(2)}, {"gain": torch.tensor(1.0), "more": torch.zeros(1)}):
+        with pytest.raises(CheckpointError, match="first_two"):
+            rebuilt(phi.recipe(), tensors, RAW, phi.spec)
+    with pytest.raises(CheckpointError):
+        rebuilt(phi.recipe(), phi.tensors(), RAW, made("pca", {"dim": 3}, RAW).spec)
+    for recipe in ({"name": "first_two"}, {**phi.recipe(), "code": "x"}, {"name": "nobody", "settings": {}}):
+        with pytest.raises(S2RError):
+            rebuilt(recipe, phi.tensors(), RAW, phi.spec)
+
+
+def test_features_are_another_sensor_of_the_same_problem():
+    raw = replace(RAW, zeta=0.5)
+    spec = made("pca", {"dim": 3}, raw).spec
+    assert (spec.obs_dim, spec.obs_names, spec.zeta) == (3, ("feature_1", "feature_2", "feature_3"), None)
+    assert (spec.num_actions, spec.horizon, spec.reward_scale) == (raw.num_actions, raw.horizon, raw.reward_scale)
+
+
+def test_making_an_encoder_leaves_torchs_own_stream_alone():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    assert torch.equal(
+        made("learned", {}, RAW).tensors()["net.net.0.weight"], made("learned", {}, RAW).tensors()["net.net.0.weight"]
+    )
+    assert torch.equal(torch.get_rng_state(), before)
