@@ -54,7 +54,7 @@ class Blind(Settings):
     learner = BlindPolicy
 
     def fit(self, known: Known) -> BlindPolicy:
-        """Cost: xi n episodes on every one of its simulators."""
+        """Cost: n decisions at every state of every one of its simulators (`tours.decisions`)."""
         problem = known.problem
         trained: tuple[PredictorGroup, ...] = (known.train("blind", {}, self.members),)
         ensemble = Ensemble(problem, trained)

@@ -1,6 +1,7 @@
 """Whole runs at smoke size: what they write, that they repeat bit by bit, and what they say when things go wrong."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -31,6 +32,7 @@ from s2r_torch.runs import stages
 from s2r_torch.runs.certifying import exact_values, refused_values
 from s2r_torch.runs.evaluation import member_regrets
 from s2r_torch.runs.folder import finished_stages
+from s2r_torch.runs.forecast import forecast
 from s2r_torch.runs.run import Results, Stages, execute
 from s2r_torch.workers.processes import Processes
 
@@ -67,6 +69,19 @@ def without_seconds(results: Results) -> str:
 def test_same_seed_same_summary(finished):
     assert without_seconds(grid_run()) == without_seconds(finished)
     assert without_seconds(grid_run("seed=1")) != without_seconds(finished)
+
+
+def test_the_forecast_is_what_a_run_counts(finished):
+    """Stage by stage, and exactly, but for rounds of Learn-on-Simulators after the first."""
+    parts = forecast(finished.settings, finished.family).parts
+    rounds = len(finished.learned.outcome.choice.rounds)
+    for kind in ("episodes", "steps"):
+        expected: dict[str, Counter] = {stage: Counter() for stage in finished.finished}
+        for part in parts:
+            expected[part.stage][part.purpose] += getattr(part, kind) * (rounds if part.purpose == "rollout" else 1)
+        counted = {stage: Counter(getattr(done, kind)) for stage, done in finished.finished.items()}
+        assert counted.pop("deploy_worlds")["real"] > 0 and not expected.pop("deploy_worlds")
+        assert counted == expected
 
 
 def test_summary_has_what_users_read(finished):
