@@ -105,14 +105,19 @@ def test_summary_has_what_users_read(finished):
 
 
 def test_every_episode_is_counted(finished):
-    """explore: a pilot per layer, deciders x n_merge per path, simulators x n_dist per state; judges explore again."""
+    """explore: a pilot, deciders x n_merge per path, simulators x n_dist along a cover of 3; judges explore again.
+
+    Every action of every state is walked along 6 sequences, n / 2 times for n decisions.
+    """
     judged = finished.learned.outcome.exploration
     visits, counts = len(finished.explored.exploration.visits) + len(judged.visits), finished.episodes
-    assert counts["explore"] == 5 * 24 * 500 + visits * 4 * 1000 + (24 + 4) * 9 * 100
-    assert counts["train"] == 24 * 9 * 16 + 24 * (5 + 10 + 30) * 3 * 5  # and of densities of few: w H readings each
-    assert counts["calibrate"] == 4 * (9 * 50 * 2 + 9 * 100 + 2)  # the class and the blind one, densities, rollouts
+    assert counts["explore"] == 24 * 500 + visits * 4 * 250 + (24 + 4) * 3 * 100
+    assert counts["train"] == 24 * 6 * 16 // 2 + 24 * (5 + 10 + 30) * 3  # and of densities of few
+    assert counts["calibrate"] == 4 * (
+        2 * 6 * 50 // 2 + 3 * 100 + 2
+    )  # the class and the blind one, densities, rollouts
     assert counts["real"] == 2 * 300
-    assert counts["certify"] == 8 * (3 * 100 + 4 + 2 * 9 * 50)  # rehearsals, their episodes, two accurate densities
+    assert counts["certify"] == 8 * (3 * 100 + 4 + 3 * 50)  # rehearsals, their episodes, accurate densities
     assert counts["evaluate"] == 20 * 3 * (5 + 10 + 20 + 50 + 100 + 200)  # the curve; this family's values are exact
 
 
