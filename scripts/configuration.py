@@ -70,6 +70,12 @@ def plan_defaults() -> dict[str, Any]:
     return defaults(PlanSettings)
 
 
+def forecast_defaults() -> dict[str, Any]:
+    from s2r_torch.runs.forecast import ForecastSettings
+
+    return {**run_defaults(), **defaults(ForecastSettings)}
+
+
 def deploy_defaults() -> dict[str, Any]:
     from s2r_torch.runs.deploy_settings import DeploySettings
 
@@ -82,7 +88,13 @@ def world_defaults(name: str) -> dict[str, Any]:
     return deploy_settings.world_defaults(name)
 
 
-DEFAULTS = {"run": run_defaults, "compare": compare_defaults, "plan": plan_defaults, "deploy": deploy_defaults}
+DEFAULTS = {
+    "run": run_defaults,
+    "compare": compare_defaults,
+    "plan": plan_defaults,
+    "forecast": forecast_defaults,
+    "deploy": deploy_defaults,
+}
 
 
 def open_records(values: dict[str, Any]) -> DictConfig:

@@ -4,6 +4,7 @@ python scripts/plan.py                                   a table, and the figure
 python scripts/plan.py horizon=5 num_actions=4 epsilon=0.05 figure=runs/my_plan.png
 python scripts/plan.py json=true figure=null             JSON only
 python scripts/plan.py policy=checkpoints/grid.safetensors epsilon=0.02    how many real episodes does this policy need?
+python scripts/plan.py +experiment=grid step_seconds=0.001    how many steps and hours will this run of run.py take?
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ if __name__ == "__main__":
     starting.end_on_signals()
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -29,7 +31,7 @@ from s2r_torch.planner.schedules import Plan, Setting, loops, paper, sweep
 from s2r_torch.planner.settings import PlanSettings
 from s2r_torch.reports.help import settings_help
 from s2r_torch.reports.plan_tables import SPREADS, answer, show, simulators_for
-from s2r_torch.schema import build
+from s2r_torch.schema import build, defaults
 
 
 def run(cfg: DictConfig, folder: Path, console: Console) -> None:
@@ -83,6 +85,38 @@ def about() -> str:
     return "\n".join([__doc__.strip(), "", *settings_help(PlanSettings)])
 
 
+def forecast(cfg: DictConfig, folder: Path, console: Console) -> None:
+    """What a run would ask of its simulators; imports what a run imports."""
+    from s2r_torch.reports.forecast_table import forecast_json, forecast_table
+    from s2r_torch.runs.forecast import ForecastSettings
+    from s2r_torch.runs.forecast import forecast as forecast_of
+    from s2r_torch.runs.settings import configured
+
+    config = plain_config(cfg)
+    told = build(ForecastSettings, {key: config.pop(key) for key in defaults(ForecastSettings)})
+    found = forecast_of(*configured(config))
+    if told.json:
+        print(json.dumps(forecast_json(found, told), allow_nan=False))
+    else:
+        Console().print(forecast_table(found, told))
+
+
+def about_forecasts() -> str:
+    from s2r_torch.runs.forecast import ForecastSettings
+
+    own = "Settings are those of run.py, and:"
+    return "\n".join([__doc__.strip(), "", own, *settings_help(ForecastSettings)])
+
+
+def asks_about_a_run(arguments: list[str]) -> bool:
+    """Whether a command line names a run, or what a step of one takes."""
+    return any(argument.startswith(("+experiment=", "env=", "step_seconds=")) for argument in arguments)
+
+
 if __name__ == "__main__":
     console = Console(stderr=True)  # stdout is for the answer alone
-    script("plan", run, kept=lambda cfg, folder: "nothing is kept", about=about, console=console)
+    kept = lambda cfg, folder: "nothing is kept"  # noqa: E731
+    if asks_about_a_run(sys.argv[1:]):
+        script("forecast", forecast, kept=kept, about=about_forecasts, console=console)
+    else:
+        script("plan", run, kept=kept, about=about, console=console)

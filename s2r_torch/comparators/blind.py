@@ -74,7 +74,7 @@ class Blind(Settings):
     learner = BlindPolicy
 
     def fit(self, known: Known) -> BlindPolicy:
-        """Cost: (xi + 2) n episodes on every one of its simulators."""
+        """Cost: n decisions at every state of every one of its simulators (`tours.decisions`), and 2 n rollouts."""
         problem = known.problem
         trained: tuple[PredictorGroup, ...] = (known.train("blind", {}, self.members),)
         ensemble = Ensemble(problem, trained)

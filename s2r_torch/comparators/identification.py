@@ -91,7 +91,7 @@ class Identifying:
     n: int
 
     def attempt(self, worlds: Worlds) -> Attempt:
-        """Cost: w n episodes per world; for `probe`, xi probes episodes per world in simulators at theta_hat."""
+        """Cost: w n episodes per world; for `probe`, w probes episodes per world in simulators at theta_hat."""
         graph = self.policy.problem.graph
         sequences = tuple((*path, 0) for path in self.cover)
         seen = worlds.walk(sequences, self.n, worlds.seed.child("identification", self.n), UNLABELLED)
@@ -104,8 +104,9 @@ class Identifying:
             return Attempt(policy, unlabelled=cost, exact=policy.values)
         simulators = worlds.draws.simulators_of(theta, PROBE)
         seed = worlds.seed.child("identification", self.n, "probe")
+        before = simulators.ledger.counts[PROBE]
         D = estimate_densities(simulators, graph, self.policy.estimator, self.probes, seed)
-        probed = graph.num_states * self.probes * len(theta)
+        probed = simulators.ledger.counts[PROBE] - before
         act = self.policy.condition(D, torch.full((graph.num_states,), self.probes)).act
         return Attempt(act, unlabelled=cost, simulator=probed)
 

@@ -114,8 +114,8 @@ def test_both_planners_see_the_same_readings():
     known, few = known_on("grid"), worlds_of(Grid(), 4)
     attempts = [C(n=3, probes=40).fit(known).attempt(few) for C in (Identification, IdentificationOracle)]
     assert [a.unlabelled for a in attempts] == [9, 9]
-    assert attempts[0].simulator == 4 * 9 * 40 and attempts[1].simulator == 0
-    assert few.draws.ledger.counts["identification"] == 4 * 9 * 40
+    assert attempts[0].simulator == 4 * 3 * 40 and attempts[1].simulator == 0
+    assert few.draws.ledger.counts["identification"] == 4 * 3 * 40
 
 
 def test_more_readings_than_training_had_are_used():

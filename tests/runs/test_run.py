@@ -1,6 +1,7 @@
 """Whole runs at smoke size: what they write, that they repeat bit by bit, and what they say when things go wrong."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -31,6 +32,7 @@ from s2r_torch.runs import stages
 from s2r_torch.runs.certifying import exact_values, refused_values
 from s2r_torch.runs.evaluation import member_regrets
 from s2r_torch.runs.folder import finished_stages
+from s2r_torch.runs.forecast import forecast
 from s2r_torch.runs.run import Results, Stages, execute
 from s2r_torch.workers.processes import Processes
 
@@ -69,6 +71,19 @@ def test_same_seed_same_summary(finished):
     assert without_seconds(grid_run("seed=1")) != without_seconds(finished)
 
 
+def test_the_forecast_is_what_a_run_counts(finished):
+    """Stage by stage, and exactly, but for rounds of Learn-on-Simulators after the first."""
+    parts = forecast(finished.settings, finished.family).parts
+    rounds = len(finished.learned.outcome.choice.rounds)
+    for kind in ("episodes", "steps"):
+        expected: dict[str, Counter] = {stage: Counter() for stage in finished.finished}
+        for part in parts:
+            expected[part.stage][part.purpose] += getattr(part, kind) * (rounds if part.purpose == "rollout" else 1)
+        counted = {stage: Counter(getattr(done, kind)) for stage, done in finished.finished.items()}
+        assert counted.pop("deploy_worlds")["real"] > 0 and not expected.pop("deploy_worlds")
+        assert counted == expected
+
+
 def test_summary_has_what_users_read(finished):
     found = Summary.of(finished)
     assert found.problem.states_per_layer == (1, 2, 3, 2, 1)
@@ -90,15 +105,18 @@ def test_summary_has_what_users_read(finished):
 
 
 def test_every_episode_is_counted(finished):
-    """explore: a pilot per layer, deciders x n_merge per path, simulators x n_dist per state; judges explore again."""
+    """explore: a pilot, deciders x n_merge per path, simulators x n_dist along a cover of 3; judges explore again.
+
+    Every action of every state is walked along 6 sequences, n / 2 times for n decisions.
+    """
     judged = finished.learned.outcome.exploration
     visits, counts = len(finished.explored.exploration.visits) + len(judged.visits), finished.episodes
-    assert counts["explore"] == 5 * 24 * 500 + visits * 4 * 1000 + (24 + 4) * 9 * 100
-    assert counts["train"] == 24 * 9 * 16 + 24 * (5 + 10 + 30) * 3 * 5  # and of densities of few: w H readings each
+    assert counts["explore"] == 24 * 500 + visits * 4 * 250 + (24 + 4) * 3 * 100
+    assert counts["train"] == 24 * 6 * 16 // 2 + 24 * (5 + 10 + 30) * 3  # and of densities of few
     # the class and the blind one, densities, rollouts of either, and of the list beside the blind one
-    assert counts["calibrate"] == 4 * (9 * 50 * 2 + 9 * 100 + 2 + 2 * 50)
+    assert counts["calibrate"] == 4 * (2 * 6 * 50 // 2 + 3 * 100 + 2 + 2 * 50)
     assert counts["real"] == 2 * 300
-    assert counts["certify"] == 8 * (3 * 100 + 4 + 2 * 9 * 50)  # rehearsals, their episodes, two accurate densities
+    assert counts["certify"] == 8 * (3 * 100 + 4 + 3 * 50)  # rehearsals, their episodes, accurate densities
     assert counts["evaluate"] == 20 * 3 * (5 + 10 + 20 + 50 + 100 + 200)  # the curve; this family's values are exact
 
 
