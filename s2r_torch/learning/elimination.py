@@ -17,7 +17,7 @@ from torch import Tensor
 from s2r_torch.base import StateGraph
 from s2r_torch.episodes import Guard
 from s2r_torch.errors import RealizabilityError, SettingError
-from s2r_torch.learning.rules import Evidence, RuleSettings, rule_named
+from s2r_torch.learning.rules import Evidence, RuleSettings, a_posteriori_accuracy, rule_named
 from s2r_torch.learning.samples import Samples, Shared
 from s2r_torch.planner.budget import Budget
 from s2r_torch.predictors.ensemble import Ensemble, Evaluator
@@ -87,6 +87,10 @@ class Call:
     threshold: float
     accuracy: float | None  # that the rule claims for every survivor; None where it claims none
     least_risk: float
+    b_bar: float = 0.0  # the bias that f* was allowed
+    shown: float | None = (
+        None  # accuracy that survivors' own spread shows if f* is one of them; None for trained classes
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,13 +210,16 @@ def td_eliminate(state: int, knowledge: Knowledge, judges: Judges) -> Knowledge:
     risks, V_hat = evaluator.bellman_risks(step, data, V_next)
     entry = knowledge.alive
     evidence = Evidence(risks[entry], judges.budget.n_train, lambda: evaluator.distances(step, data, V_next))
-    verdict = rule_named(judges.elimination.rule)(evidence, _settings(state, judges))
+    settings = _settings(state, judges)
+    verdict = rule_named(judges.elimination.rule)(evidence, settings)
     alive = entry.clone()
     alive[entry] = verdict.keep
     if not bool(alive.any()):
         alive = _emptied(state, risks, verdict.threshold, entry, judges)
     accuracy = verdict.accuracy if math.isfinite(verdict.accuracy) else None
-    call = Call(state, int(alive.sum()), verdict.threshold, accuracy, float(risks[entry].mean(1).min()))
+    shown = a_posteriori_accuracy(evidence, alive[entry], settings) if judges.ensemble.exact else None
+    least = float(risks[entry].mean(1).min())
+    call = Call(state, int(alive.sum()), verdict.threshold, accuracy, least, settings.b_bar, shown)
     judges.on_call("TD-Eliminate", state, call.survivors)
     learned = knowledge.learned.clone()
     learned[state] = True

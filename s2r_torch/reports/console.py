@@ -137,7 +137,26 @@ def _class(summary: Summary) -> list[tuple[str, str]]:
     )
     fate = {True: "survives", False: "was eliminated"}
     known = [] if ensemble.f_star_survives is None else [("f*", fate[ensemble.f_star_survives])]
-    return [("class F", text), *known]
+    return [("class F", text), *known, ("sizes buy", _bought(summary))]
+
+
+def _bought(summary: Summary) -> str:
+    """What the theorems say about this run's sample sizes, and what its survivors show (theory.md 2.5, 2.7)."""
+    found, survive = summary.elimination.bought, summary.ensemble.f_star_survives
+    before = f"for a class that holds f*, rule sharp: within {found.before:.3g} of V*{_nothing(found.before)}"
+    if survive is None:
+        return f"{before}; F is trained and holds no f*, so what it is worth is certified, not derived"
+    if found.after is None:
+        return (
+            f"{before}; {found.unlearned} states were not learned, so survivors show nothing (method=sweep learns all)"
+        )
+    if not survive:
+        return f"{before}; f* was eliminated, so survivors show nothing"
+    return f"{before}; by this run's survivors: within {found.after:.3g} on its simulators{_nothing(found.after)}"
+
+
+def _nothing(bound: float) -> str:
+    return ", which says nothing" if bound >= 1 else ""
 
 
 def _values(summary: Summary) -> list[tuple[str, str]]:

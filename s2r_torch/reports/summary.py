@@ -11,6 +11,7 @@ from s2r_torch.assurance.diagnostics import Finding
 from s2r_torch.comparators.contract import COMPARATORS
 from s2r_torch.deployment.certificate import Certificate
 from s2r_torch.deployment.policy_file import versions
+from s2r_torch.learning.bought import Bought, bought
 from s2r_torch.learning.calibration import density_b_bar
 from s2r_torch.learning.elimination import Call
 from s2r_torch.learning.learn_on_simulators import Round
@@ -71,6 +72,7 @@ class Eliminated:
     b_bar: tuple[float, ...] | None  # [xi] in units of total reward; measured, densities included
     density_b_bar: tuple[float, ...] | None  # [xi] what densities alone may add to it, from C_L and a band
     value_bias: float
+    bought: Bought
 
 
 @dataclass(frozen=True)
@@ -271,6 +273,13 @@ def _eliminated(results: Results, ensemble: Ensemble) -> Eliminated:
         b_bar=calibration.b_bar if calibration else None,
         density_b_bar=of_densities,
         value_bias=calibration.value_bias if calibration else 0.0,
+        bought=bought(
+            outcome.choice.knowledge,
+            outcome.exploration.graph,
+            results.learned.budget,
+            consensus=results.settings.method == "sim2real",
+            reward_width=ensemble.problem.spec.reward_width,
+        ),
     )
 
 

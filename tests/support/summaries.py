@@ -1,5 +1,6 @@
 """Summaries by hand, for tables and figures: no run."""
 
+from s2r_torch.learning.bought import Bought
 from s2r_torch.learning.elimination import Call
 from s2r_torch.planner.looking import Looking
 from s2r_torch.reports.summary import (
@@ -30,7 +31,9 @@ def summary_by_hand(regret=0.02, certified=True, size=8, calls=((0, 5), (3, 3)),
         "ensemble": ClassFacts(
             size, 1234, calls[-1][1] if calls else size, 1, 10.0 if certified else None, (), certified, False, None
         ),
-        "elimination": Eliminated("accepted", (), tuple(Call(s, n, 0.1, 0.2, 0.01) for s, n in calls), None, None, 0.0),
+        "elimination": Eliminated(
+            "accepted", (), tuple(Call(s, n, 0.1, 0.2, 0.01) for s, n in calls), None, None, 0.0, Bought(5.0, None, 0)
+        ),
         "value": Value(
             Worth(worth, worth - 0.01, worth + 0.01, 0.6, "exact", 40),
             {"consistent": 40},
