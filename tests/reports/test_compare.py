@@ -28,7 +28,7 @@ def script(monkeypatch):
     specification.loader.exec_module(module)
     module.done, module.stop_at = [], None
 
-    def executed(settings, family, folder, progress):
+    def executed(settings, family, folder, progress, workers):
         if folder.name == module.stop_at:
             raise KeyboardInterrupt
         RunFolder(folder, {"steps": settings.predictors.training.steps}, Codec([]))
