@@ -318,11 +318,23 @@ def _remarks(context: Context, meta_policy: MetaPolicy, worth: evaluation.Worth,
     """What the values say, in sentences."""
     wrong = evaluation.check_graph(meta_policy, context.draws)
     remarks = [wrong] if wrong else []
+    return [*remarks, *worth_of_looking(worth.value / worth.optimal, values)]
+
+
+def worth_of_looking(share: float, values: dict[str, float]) -> list[str]:
+    """What the best policy that does not look says of one that does, which reaches this share of the optimum."""
     unseeing = evaluation.best_without_looking(values)
-    if unseeing and unseeing[1] >= min(worth.value / worth.optimal, WORTHLESS) * values["optimal"]:
-        name = COMPARATORS[unseeing[0]].label
-        remarks.append(f"{name} does as well: on this family densities are not needed")
-    return remarks
+    if not unseeing:
+        return []
+    label, theirs = COMPARATORS[unseeing[0]].label, unseeing[1] / values["optimal"]
+    if theirs >= WORTHLESS:
+        return [f"{label} does as well: on this family densities are not needed"]
+    if theirs >= share:
+        return [
+            f"deploy the {label}, not this policy: it reaches {theirs:.3f} of the optimum without looking, the policy "
+            f"{share:.3f}; densities are needed here, and learning fell short of what they tell"
+        ]
+    return []
 
 
 def _trainer(context: Context, problem: Problem, data: TrainingData) -> Trainer:

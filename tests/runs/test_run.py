@@ -392,3 +392,13 @@ def test_workers_change_nothing(finished, count):
     assert workers.cpu_seconds > 0 and found.cpu_seconds > workers.cpu_seconds
     for mine, theirs in zip(found.meta_policy.ensemble.groups, finished.meta_policy.ensemble.groups, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(mine.tensors().values(), theirs.tensors().values(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "share, fixed, words",
+    [(0.99, 0.5, None), (0.60, 0.5, "deploy the best fixed"), (0.99, 0.69, "not needed"), (0.60, 0.69, "not needed")],
+)
+def test_a_policy_below_a_list_is_told_from_densities_that_are_not_needed(share, fixed, words):
+    """Only a list near the optimum says that densities are not needed; one above the policy alone says: deploy it."""
+    said = stages.worth_of_looking(share, {"optimal": 0.7, "open_loop": fixed, "random": 0.2})
+    assert len(said) == (words is not None) and all(words in line for line in said)
