@@ -50,8 +50,8 @@ def principal(x: Tensor, count: int) -> tuple[Tensor, Tensor, float]:
 
     >>> x = torch.tensor([[1.0, 0.1], [-1.0, -0.1], [1.0, -0.1], [-1.0, 0.1]])
     >>> mean, components, share = principal(x, 1)
-    >>> components.abs().round(decimals=3).tolist(), round(share, 2)
-    ([[0.866, 0.0]], 0.99)
+    >>> [round(value, 3) for value in components.abs().flatten().tolist()], round(share, 2)
+    ([0.866, 0.0], 0.99)
     """
     if len(x) < x.shape[1] or len(x) > ROWS:
         x = x[torch.linspace(0, len(x) - 1, min(len(x), ROWS)).round().long()]

@@ -15,7 +15,7 @@ def settings_help(cls: type, key: str = "", leave_out: Collection[str] = ()) -> 
 
     >>> from s2r_torch.learning.merging import MergeSettings
     >>> next(settings_help(MergeSettings, "density.merge"))
-    'density.merge.n_merge=1000: a whole number >= 4'
+    'density.merge.n_merge=250: a whole number >= 4'
     """
     given, told = defaults(cls), explained(cls)
     for name, kind in kinds_of(cls).items():

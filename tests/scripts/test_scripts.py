@@ -84,5 +84,5 @@ def test_a_signal_in_training_ends_with_its_code_and_keeps_finished_stages(tmp_p
     assert process.returncode == 128 + number, output + errors
     (folder,) = (tmp_path / "runs" / "grid").iterdir()
     left = json.loads((folder / "summary.json").read_text())
-    assert left["status"] == "unfinished" and left["finished_stages"] == ["check", "explore"]
+    assert left["status"] == "unfinished" and left["finished_stages"] == ["encode", "check", "explore"]
     assert f"interrupted; the same command with hydra.run.dir={folder} goes on from there" in output
