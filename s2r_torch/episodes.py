@@ -222,9 +222,7 @@ class Transitions:
     @staticmethod
     def joined(parts: Sequence[Transitions]) -> Transitions:
         """Those of several parts of the simulators."""
-        return Transitions(
-            *(torch.cat([getattr(part, name) for part in parts]) for name in ("x", "actions", "rewards"))
-        )
+        return Transitions(*map(torch.cat, zip(*((p.x, p.actions, p.rewards) for p in parts), strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,12 +261,12 @@ def try_actions(simulators: Guard, path: Path, n: int, seed: Seed) -> Transition
     return Transitions(x, actions, rewards)
 
 
-def rollout(simulators: Guard, act: Act, n: int, seed: Seed) -> Rollouts:
-    """n whole episodes of a policy in every simulator."""
+def rollout(simulators: Guard, act: Act, n: int, seed: Seed, see: Callable[[Tensor], Tensor] = lambda x: x) -> Rollouts:
+    """n whole episodes of a policy in every simulator; `see` says what is kept of readings, which may be large."""
     x = simulators.reset(n, seed.generators(simulators.ids))
     xs, actions, rewards = [], [], []
     for step in range(simulators.spec.horizon):
-        xs.append(x)
+        xs.append(see(x))
         actions.append(act(step, x))
         following, reward = simulators.step(actions[-1])
         rewards.append(reward)

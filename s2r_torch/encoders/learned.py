@@ -9,20 +9,17 @@ candidate, too, which costs nothing.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from s2r_torch.encoders.choosing import best_of, judge, sentences
-from s2r_torch.encoders.contract import Encoder, rows_alike
 from s2r_torch.encoders.fitting import FeatureNet, fit_net
-from s2r_torch.encoders.pca import principal
+from s2r_torch.encoders.pca import Components
 from s2r_torch.encoders.views import Views
-from s2r_torch.errors import SettingError
 from s2r_torch.rng import Seed
 from s2r_torch.schema import Positive, Size
 
 
-class Learned(Encoder):
+class Learned(Components):
     """A trained encoder.
 
     Args:
@@ -37,9 +34,6 @@ class Learned(Encoder):
         SettingError: more features than inputs.
     """
 
-    mean: Tensor  # [D]
-    components: Tensor  # [inputs, D]
-
     def __init__(
         self,
         obs_dim: int,
@@ -49,28 +43,17 @@ class Learned(Encoder):
         payoff: tuple[Positive, ...] = (0.3, 1.0),
         steps: Size = 300,
     ):
-        super().__init__(obs_dim)
-        inputs = min(inputs, obs_dim)
-        if dim > inputs:
-            raise SettingError(expected=f"encoder.dim <= {inputs}", got=str(dim), cause="readings of fewer numbers")
+        super().__init__(obs_dim, inputs, dim)
         self.payoff, self.steps = payoff, steps
-        self.register_buffer("mean", torch.zeros(obs_dim))
-        self.register_buffer("components", torch.eye(obs_dim)[:inputs].clone())
-        self.net = FeatureNet(inputs, width, dim)
+        self.net = FeatureNet(len(self.components), width, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.net(self.inputs(x))
-
-    def inputs(self, x: Tensor) -> Tensor:
-        """Principal components [..., inputs] of readings, each with variance 1."""
-        return rows_alike(x - self.mean, self.components)
+        return self.net(self.projected(x))
 
     def fit(self, views: Views, seed: Seed) -> tuple[str, ...]:
         """Trains the candidates, and takes the best one."""
-        mean, components, _ = principal(views.pilot, len(self.components))
-        self.mean.copy_(mean)
-        self.components.copy_(components)
-        seen = views.through(lambda x: self.inputs(x.float()))
+        self.take(views.pilot)
+        seen = views.through(lambda x: self.projected(x.float()))
         half = len(seen.z) // 2
         train, held_out = seen.select(slice(0, half)), seen.select(slice(half, None))
         nets = [self.net.fresh(None)]

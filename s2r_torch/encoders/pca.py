@@ -14,7 +14,42 @@ from s2r_torch.schema import Size
 ROWS = 2**13  # readings that components are computed of
 
 
-class PCA(Encoder):
+class Components(Encoder):
+    """Base of encoders that begin with principal components.
+
+    Args:
+        obs_dim: D.
+        count: how many components, at most D.
+        dim: d, the features that they become.
+
+    Raises:
+        SettingError: more features than components.
+    """
+
+    mean: Tensor  # [D]
+    components: Tensor  # [count, D]
+
+    def __init__(self, obs_dim: int, count: int, dim: int):
+        super().__init__(obs_dim)
+        count = min(count, obs_dim)
+        if dim > count:
+            raise SettingError(expected=f"encoder.dim <= {count}", got=str(dim), cause="readings of fewer numbers")
+        self.register_buffer("mean", torch.zeros(obs_dim))
+        self.register_buffer("components", torch.eye(obs_dim)[:count].clone())
+
+    def projected(self, x: Tensor) -> Tensor:
+        """Principal components [..., count] of readings, each with variance 1."""
+        return rows_alike(x - self.mean, self.components)
+
+    def take(self, pilot: Tensor) -> float:
+        """Sets the components to those of raw readings [N, D]; returns their share of the variance."""
+        mean, components, share = principal(pilot, len(self.components))
+        self.mean.copy_(mean)
+        self.components.copy_(components)
+        return share
+
+
+class PCA(Components):
     """The first principal components of readings, each with variance 1.
 
     Args:
@@ -25,23 +60,14 @@ class PCA(Encoder):
         SettingError: more components than a reading has numbers.
     """
 
-    mean: Tensor  # [D]
-    components: Tensor  # [dim, D]
-
     def __init__(self, obs_dim: int, dim: Size = 2):
-        super().__init__(obs_dim)
-        if dim > obs_dim:
-            raise SettingError(expected=f"encoder.dim <= {obs_dim}", got=str(dim), cause="readings of fewer numbers")
-        self.register_buffer("mean", torch.zeros(obs_dim))
-        self.register_buffer("components", torch.eye(obs_dim)[:dim].clone())
+        super().__init__(obs_dim, dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        return rows_alike(x - self.mean, self.components)
+        return self.projected(x)
 
     def fit(self, views: Views, seed: Seed) -> tuple[str, ...]:
-        mean, components, share = principal(views.pilot, len(self.components))
-        self.mean.copy_(mean)
-        self.components.copy_(components)
+        components, share = self.components, self.take(views.pilot)
         return (f"{len(components)} principal components hold {share:.0%} of the variance of readings",)
 
 

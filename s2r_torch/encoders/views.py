@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from s2r_torch.episodes import Guard
+from s2r_torch.episodes import Guard, rollout
 from s2r_torch.rng import Seed
 
 PREFIXES = 32  # action paths of H - 1 steps that are looked at
@@ -69,14 +69,14 @@ class Views:
         H, most = self.spec.horizon, min(PILOT_READINGS, 4 * AT_ONCE // self.spec.obs_dim)
         n = max(1, most // (len(few) * H))
         rows = torch.linspace(0, len(self.sequences) - 1, n).round().long()
-        x, _ = self._episodes(few, self.sequences[rows], self._seed.child("pilot"), lambda x: x.float())
+        x, _ = _episodes(few, self.sequences[rows], self._seed.child("pilot"), lambda x: x.float())
         return x.flatten(0, 2)
 
     def through(self, phi: Callable[[Tensor], Tensor]) -> Seen:
         """All episodes of all simulators, seen through phi: [..., D] -> [..., d]."""
         count = max(1, AT_ONCE // (len(self.sequences) * self.spec.obs_dim))
         parts = torch.arange(len(self.simulators)).split(count)
-        drawn = [self._episodes(self.simulators.select(p.tolist()), self.sequences, self._seed, phi) for p in parts]
+        drawn = [_episodes(self.simulators.select(p.tolist()), self.sequences, self._seed, phi) for p in parts]
         z, rewards = zip(*drawn, strict=True)
         return Seen(torch.cat(z), torch.cat(rewards), self.sequences)
 
@@ -88,20 +88,17 @@ class Views:
         generator = self._seed.child("paths").generator()
         tried = torch.randint(A, (MOST_SURVEYED, H), generator=generator)
         few = self.simulators.select(range(min(SURVEYED, len(self.simulators))))
-        _, rewards = self._episodes(few, tried, self._seed.child("survey"), lambda x: x[..., :1])
+        _, rewards = _episodes(few, tried, self._seed.child("survey"), lambda x: x[..., :1])
         order = rewards.sum(-1).mean(0).argsort(descending=True, stable=True)
         paid, rest = tried[order[: PREFIXES // 2], :-1], tried[order[PREFIXES // 2 :], :-1]
         return torch.cat([paid, rest]).unique(dim=0, sorted=False)[:PREFIXES] if H > 1 else tried[:1, :-1]
 
-    @staticmethod
-    def _episodes(
-        simulators: Guard, actions: Tensor, seed: Seed, phi: Callable[[Tensor], Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Whole episodes along actions [n, H]: phi of what was read [B, n, H, d], and rewards [B, n, H]."""
-        x, seen, rewards = simulators.reset(len(actions), seed.generators(simulators.ids)), [], []
-        for step in range(actions.shape[1]):
-            seen.append(phi(x))
-            following, reward = simulators.step(actions[:, step].expand(len(simulators), -1).contiguous())
-            rewards.append(reward)
-            x = x if following is None else following  # nothing follows the last action
-        return torch.stack(seen, 2), torch.stack(rewards, 2)
+
+def _episodes(simulators: Guard, actions: Tensor, seed: Seed, phi: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Whole episodes along actions [n, H]: phi of what was read [B, n, H, d], and rewards [B, n, H]."""
+
+    def act(step: int, x: Tensor) -> Tensor:
+        return actions[:, step].expand(len(simulators), -1).contiguous()
+
+    seen = rollout(simulators, act, len(actions), seed, phi)
+    return seen.x, seen.rewards

@@ -88,9 +88,7 @@ class Call:
     accuracy: float | None  # that the rule claims for every survivor; None where it claims none
     least_risk: float
     b_bar: float = 0.0  # the bias that f* was allowed
-    shown: float | None = (
-        None  # accuracy that survivors' own spread shows if f* is one of them; None for trained classes
-    )
+    shown: float | None = None  # accuracy that survivors' spread shows if f* is one; None for trained classes
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,6 +60,11 @@ class DensitySettings(Settings):
     def check_rules(self) -> None:
         make_kernel(self.kernel, self.order)
 
+    @property
+    def asks_a_pilot(self) -> bool:
+        """Whether nodes or bandwidth depend on a pilot."""
+        return self.nodes == "auto" or self.bandwidth in ("lepski", "reference")
+
 
 def make_estimator(density: DensitySettings, simulators: Guard, n_dist: int, seed: Seed) -> DensityEstimator:
     """Kernel, grid and bandwidth for n_dist samples a state, fixed before the samples they are used on are drawn.
@@ -68,24 +73,22 @@ def make_estimator(density: DensitySettings, simulators: Guard, n_dist: int, see
         For `nodes=auto`, `lepski` and `reference`, n_pilot pilot episodes on at most 32 simulators.
     """
     spec, kernel = simulators.spec, make_kernel(density.kernel, density.order)
-    adaptive = density.bandwidth in ("lepski", "reference")
+    pilot = pilot_samples(simulators, density.n_pilot, seed) if density.asks_a_pilot else torch.empty(0)
     with by_name(spec.obs_names, lambda index: simulators.where(index[0], (0,) * index[1]) if index else ""):
-        pilot = pilot_samples(simulators, density.n_pilot, seed) if adaptive or density.nodes == "auto" else None
-        scale = pilot_scale(pilot) if density.nodes == "auto" and pilot is not None else None
+        scale = pilot_scale(pilot) if density.nodes == "auto" else None
         grid = DensityGrid.uniform(spec.low, spec.high, nodes_for(density.nodes, spec.low, spec.high, scale))
-        if adaptive and pilot is not None:
-            bandwidth = _bandwidth_for(pilot, density, n_dist, kernel, grid)
-        elif density.bandwidth == "paper":
-            bandwidth = (paper_bandwidth(n_dist, density.order, spec.obs_dim),) * spec.obs_dim
-        else:
-            bandwidth = (float(density.bandwidth),) * spec.obs_dim
+        bandwidth = _bandwidth_for(pilot, density, n_dist, kernel, grid)
     return DensityEstimator(grid, kernel, bandwidth, density.boundary, off_grid_limit=density.off_grid_limit)
 
 
 def _bandwidth_for(
     pilot: Tensor, density: DensitySettings, n_dist: int, kernel: Kernel, grid: DensityGrid
 ) -> tuple[float, ...]:
-    """The bandwidths that a pilot [B, H, n, d] asks for."""
+    """The bandwidths that the settings and, where they ask it, a pilot [B, H, n, d] give."""
+    if not isinstance(density.bandwidth, str):
+        return (float(density.bandwidth),) * grid.obs_dim
+    if density.bandwidth == "paper":
+        return (paper_bandwidth(n_dist, density.order, grid.obs_dim),) * grid.obs_dim
     if density.bandwidth == "lepski":
         shrink = density.shrink or SHRINK
         return lepski_bandwidth(pilot, n_dist, kernel, grid, shrink=shrink, off_grid_limit=density.off_grid_limit)

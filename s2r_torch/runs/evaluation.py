@@ -75,7 +75,9 @@ def value_deployed(meta_policy: MetaPolicy, D_real: Tensor, draws: Draws, n_roll
     theta = draws.theta("worlds", count)
     act = meta_policy.condition(D_real).act
     simulators = draws.simulators("worlds", count).for_purpose("evaluate")
-    value, optimal, kind = _values(draws, theta, simulators, act, n_rollouts, draws.seed.child("evaluate"))
+    truth = draws.family.truth(theta)
+    value = _values(truth, simulators, act, n_rollouts, draws.seed.child("evaluate"))
+    optimal, kind = _optimal(truth, count)
     mean, low, high = _interval(value, optimal)
     return Worth(mean, low, high, float(optimal.mean()), kind, count)
 
@@ -91,16 +93,14 @@ def value_of_looking(
     theta = theta[: few if draws.family.truth(theta[:1]) is None else MOST_WORLDS]
     seed = draws.seed.child("looking")
     given = meta_policy, draws.apart(), tuple(readings), n_rollouts, seed
-    parts = map_simulators(_worth_of_looking, in_parts(draws.simulators_of(theta, "evaluate"), theta), *given)
-    found = [tuple(map(torch.cat, zip(*several, strict=True))) for several in zip(*parts, strict=True)]
-    optimal = float(found[0][1].mean())
-    intervals = [_interval(value, best) for value, best in found]
-    mean, low, high = zip(*intervals, strict=True)
+    parts = map_simulators(_values_of_looking, in_parts(draws.simulators_of(theta, "evaluate"), theta), *given)
+    values, best = (torch.cat(several, -1) for several in zip(*parts, strict=True))  # [readings, B], [B]
+    mean, low, high = zip(*(_interval(value, best) for value in values), strict=True)
     episodes = tuple(len(meta_policy.cover) * n for n in readings)
-    return Looking(tuple(readings), episodes, mean, low, high, optimal)
+    return Looking(tuple(readings), episodes, mean, low, high, float(best.mean()))
 
 
-def _worth_of_looking(
+def _values_of_looking(
     simulators: Guard,
     theta: Tensor,
     meta_policy: MetaPolicy,
@@ -108,25 +108,27 @@ def _worth_of_looking(
     readings: Sequence[int],
     n_rollouts: int,
     seed: Seed,
-) -> list[tuple[Tensor, Tensor]]:
-    """Values and best possible ones [B] of some worlds, for every number of readings."""
-    found = []
+) -> tuple[Tensor, Tensor]:
+    """Values of some worlds' policies after every number of readings [readings, B], and the best possible ones [B]."""
+    truth, found = draws.family.truth(theta), []
     for n in readings:
         act = policy_after(meta_policy, simulators, n, seed).act
-        value, optimal, _ = _values(draws, theta, simulators, act, n_rollouts, seed.child("values"))
-        found.append((value, optimal))
-    return found
+        found.append(_values(truth, simulators, act, n_rollouts, seed.child("values")))
+    return torch.stack(found), _optimal(truth, len(theta))[0]
 
 
-def _values(
-    draws: Draws, theta: Tensor, simulators: Guard, act: Act, n_rollouts: int, seed: Seed
-) -> tuple[Tensor, Tensor, str]:
-    """Values of policies [B], the best possible ones [B], and what kind of optimum that is."""
-    truth = draws.family.truth(theta)
+def _values(truth: GroundTruth | None, simulators: Guard, act: Act, n_rollouts: int, seed: Seed) -> Tensor:
+    """Values of policies [B]: exact, or by episodes where nobody knows the truth."""
     if truth is None:
-        value = rollout(simulators, act, n_rollouts, seed).returns.mean(1)
-        return value, torch.ones_like(value), "bound: an episode's total is at most 1"
-    return exact.policy_values(truth, act)[:, 0], exact.optimal(truth)[0][:, 0], "exact"
+        return rollout(simulators, act, n_rollouts, seed).returns.mean(1)
+    return exact.policy_values(truth, act)[:, 0]
+
+
+def _optimal(truth: GroundTruth | None, count: int) -> tuple[Tensor, str]:
+    """The best possible values [B], and what kind of optimum that is; 1 where nobody knows it."""
+    if truth is None:
+        return torch.ones(count, dtype=torch.float64), "bound: an episode's total is at most 1"
+    return exact.optimal(truth)[0][:, 0], "exact"
 
 
 def _interval(value: Tensor, optimal: Tensor) -> tuple[float, float, float]:
@@ -188,9 +190,7 @@ def attempt_values(attempt: Attempt, worlds: Worlds, n_rollouts: int) -> Tensor:
 
 def optimal_values(worlds: Worlds) -> Tensor:
     """The best possible value [W] of every world; 1 where nobody knows it."""
-    if worlds.truth is None:
-        return torch.ones(len(worlds), dtype=torch.float64)
-    return exact.optimal(worlds.truth)[0][:, 0]
+    return _optimal(worlds.truth, len(worlds))[0]
 
 
 def check_graph(meta_policy: MetaPolicy, draws: Draws) -> str | None:

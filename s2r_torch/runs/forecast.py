@@ -191,7 +191,7 @@ class _Counting:
 
     def _explored(self, stage: str, count: int) -> Iterator[Part]:
         settings = self.settings
-        if stage == "explore" and settings.density.bandwidth in ("lepski", "reference"):
+        if stage == "explore" and settings.density.asks_a_pilot:
             n = settings.density.n_pilot
             yield Part(stage, "explore", min(PILOTS, count), Cost(n, n * (self.graph.horizon - 1)))
         merge = settings.density.merge

@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 
-from s2r_torch.errors import SettingError, WorkerError
-from s2r_torch.workers.engines import Task, Tell, unheard
+from s2r_torch.errors import SettingError
+from s2r_torch.workers.engines import LOSSES, Task, Tell, died, unheard
 from s2r_torch.workers.parcels import do, pack, unpack
 
-LOSSES = 3  # deaths at one part before it is the part's own fault
 WAITING = 2  # parts per core that are handed out at once
 
 
@@ -60,9 +59,4 @@ class Cluster:
         try:
             return self._ray.get(promised)
         except lost as error:
-            raise WorkerError(
-                expected=f"a process that lives to finish part {part} of {parts}",
-                got=f"its death, {LOSSES} times",
-                cause="a simulator that kills its process (a crash in native code, an exit), or too little memory",
-                part=part,
-            ) from error
+            raise died(part, parts) from error

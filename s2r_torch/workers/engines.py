@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, overload
 
+from s2r_torch.errors import WorkerError
+
+LOSSES = 3  # deaths of processes at one part before it is the part's own fault
 Tell = Callable[[Any], None]
 Task = Callable[[Any, Any, Tell], Any]  # (shared, payload, tell) -> result; a function of a module
 Item = TypeVar("Item")
@@ -56,6 +59,17 @@ class Serial:
 
 
 SERIAL = Serial()
+
+
+def died(part: int, parts: int) -> WorkerError:
+    """A part's process died `LOSSES` times."""
+    return WorkerError(
+        expected=f"a process that lives to finish part {part} of {parts}",
+        got=f"its death, {LOSSES} times",
+        cause="a simulator that kills its process (a crash in native code, an exit), or too little memory: fewer "
+        "workers",
+        part=part,
+    )
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,10 @@ from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-from s2r_torch.errors import WorkerError
-from s2r_torch.workers.engines import Made, Task, Tell, unheard
+from s2r_torch.workers.engines import LOSSES, Made, Task, Tell, died, unheard
 from s2r_torch.workers.parcels import do, pack, unpack
 
 SHARED = "256K"  # arrays from this size on are shared, not copied
-LOSSES = 3  # deaths in a row, with nothing done in between, before it is the task's own fault
 
 
 class Processes:
@@ -47,13 +45,7 @@ class Processes:
             except TerminatedWorkerError as error:
                 losses += 1
                 if losses == LOSSES:
-                    raise WorkerError(
-                        expected=f"a process that lives to finish part {done} of {len(payloads)}",
-                        got=f"its death, {LOSSES} times",
-                        cause="a simulator that kills its process (a crash in native code, an exit), or too little "
-                        "memory: fewer workers",
-                        part=done,
-                    ) from error
+                    raise died(done, len(payloads)) from error
 
     def close(self) -> None:
         """Ends the processes, in the middle of a task too."""

@@ -10,7 +10,11 @@ import pytest
 from support.lanes import Lane
 from support.smoke import small_settings
 
+from s2r_torch.episodes import Ledger
 from s2r_torch.families import make_family
+from s2r_torch.families.draws import Draws
+from s2r_torch.learning.estimator import make_estimator
+from s2r_torch.rng import Seed
 from s2r_torch.runs.checking import check_for_a_run
 from s2r_torch.runs.forecast import ForecastSettings, forecast, graph_of, largest_graph
 
@@ -60,3 +64,20 @@ def test_wrong_settings_end_with_2(tmp_path):
     command = [sys.executable, str(SCRIPT), "+experiment=grid", "step_seconds=-1"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, env=dict(os.environ))
     assert done.returncode == 2 and "step_seconds" in done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize(
+    "overrides, drawn",
+    [
+        (["density.bandwidth=paper"], True),
+        (["density.nodes=24"], True),
+        (["density.bandwidth=0.3", "density.nodes=24"], False),
+    ],
+)
+def test_a_pilot_is_told_wherever_one_is_drawn(overrides, drawn):
+    """Nodes and bandwidth may each ask for it."""
+    settings, family = small_settings(*overrides), make_family("grid")
+    told = [p for p in forecast(settings, family).parts if p.stage == "explore" and p.each.episodes == 500]
+    guard = Draws(family, Seed.root(0), Ledger()).simulators("train", 24)
+    make_estimator(settings.density, guard, 100, Seed.root(0))
+    assert bool(told) == drawn and guard.ledger.counts.total() == sum(part.episodes for part in told)
