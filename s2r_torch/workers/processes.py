@@ -5,8 +5,9 @@ This is the only module that imports joblib.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ class Processes:
         while done < len(payloads):
             at_once = self.count if losses < LOSSES - 1 else 1
             try:
-                with closing(self._answers(common, Made(pack, payloads[done:]), at_once)) as answers:
+                with _let_go(self._answers(common, Made(pack, payloads[done:]), at_once)) as answers:
                     for parcel in answers:
                         answer = unpack(parcel)
                         done, losses = done + 1, 0
@@ -64,3 +65,14 @@ class Processes:
                 mmap_mode="c",  # in memory; what a task writes is its own
             )
             yield from run(delayed(do)(common, parcel, threads) for parcel in parcels)
+
+
+@contextmanager
+def _let_go(answers: Generator[Any, None, None]) -> Iterator[Generator[Any, None, None]]:
+    """Cancels what is not wanted any more, of which joblib warns: whoever stops reading means it."""
+    try:
+        yield answers
+    finally:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"\d+ tasks ", UserWarning)
+            answers.close()
