@@ -3,8 +3,11 @@
 import os
 import signal
 
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started in the background of a shell
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests, and the scripts that they start, are interrupted
+# where the suite was started in the background, tests and the scripts that they start are still to hear signals
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads must not spin on a shared machine
 

@@ -72,6 +72,7 @@ for i, change in enumerate(changes):
 """
 
 
+@pytest.mark.slow
 def test_loading_acting_exporting_and_saving_are_the_same_to_the_bit(tmp_path):
     command = [sys.executable, "-c", USED, str(ROOT / "checkpoints" / "grid.safetensors"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)

@@ -80,6 +80,7 @@ def plugins(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
+@pytest.mark.slow
 def test_one_new_file_each(plugins, tmp_path):
     import_plugins(plugins)
     settings = small_settings("comparators.stubborn.action=1", "net=peaks_only", "net.peaks_only.width=8")

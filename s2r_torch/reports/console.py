@@ -99,12 +99,28 @@ def lines(summary: Summary) -> list[tuple[str, str]]:
     return [
         *_problem(summary),
         *_class(summary),
+        *_appraisal(summary),
         *_values(summary),
         *_episodes(summary),
         *certificate,
         ("seconds", f"{sum(summary.seconds.values()):.1f}"),
         *((f"{found.assumption} {found.verdict}", found.text) for found in summary.assumptions),
         *(("note", notice) for notice in summary.notices),
+    ]
+
+
+def _appraisal(summary: Summary) -> list[tuple[str, str]]:
+    """What the policy earns on simulators, before it is deployed anywhere."""
+    found = summary.appraisal
+    if not found:
+        return []
+    again = f"; learned {found.attempts} times" if found.attempts > 1 else ""
+    return [
+        (
+            "on simulators",
+            f"{found.policy:.3f} of an estimated optimum of {found.optimum:.3f} (in {found.between[0]:.3f} to "
+            f"{found.between[1]:.3f}); best fixed list {found.fixed:.3f}{again}",
+        )
     ]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from s2r_torch.assurance.appraisal import Appraisal
 from s2r_torch.assurance.diagnostics import Finding
 from s2r_torch.comparators.contract import COMPARATORS
 from s2r_torch.deployment.certificate import Certificate
@@ -116,6 +117,7 @@ class Summary:
     merging: Merging
     ensemble: ClassFacts
     elimination: Eliminated
+    appraisal: Appraisal | None  # from simulators alone, before anything was deployed
     value: Value
     episodes: dict[str, int]  # by purpose; those of simulators, and `real` of all worlds together
     steps: dict[str, int]  # that these took, by purpose
@@ -164,6 +166,7 @@ class Summary:
             ),
             ensemble=_class(results),
             elimination=_eliminated(results, ensemble),
+            appraisal=results.appraised.appraisal,
             value=Value(
                 results.evaluated.worth,
                 results.deployed.verdicts,
@@ -180,6 +183,7 @@ class Summary:
                 *verdicts(results),
                 *results.trained.notices,
                 *results.learned.notices,
+                *_appraised(results),
                 *results.evaluated.notices,
             ),
             warnings=tuple(results.warnings),
@@ -187,6 +191,12 @@ class Summary:
             cpu_seconds=round(results.cpu_seconds, 2),
             versions=versions(),
         )
+
+
+def _appraised(results: Results) -> list[str]:
+    """What the appraisal tells."""
+    found = results.appraised.appraisal
+    return found.sentences() if found else []
 
 
 def label_of(policy: str) -> str:

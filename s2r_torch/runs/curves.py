@@ -26,7 +26,7 @@ from s2r_torch.progress import Progress
 from s2r_torch.runs import stages
 from s2r_torch.runs.evaluation import attempt_values, optimal_values
 from s2r_torch.runs.results import Cell, Fitted
-from s2r_torch.runs.run import Stages
+from s2r_torch.runs.run import Stages, learn_until_good
 from s2r_torch.runs.settings import Curve, RunSettings
 
 
@@ -75,10 +75,7 @@ def measure(
     run = Stages(settings, family, folder, progress, tuple(plan))
     run.see(run.do(stages.encode))
     run.do(stages.check)
-    explored = run.do(stages.explore)
-    trained = run.do(stages.train, explored)
-    calibrated = run.do(stages.calibrate, explored, trained)
-    learned = run.do(stages.learn, explored, trained, calibrated)
+    explored, trained, _, learned, _ = learn_until_good(run)
     for name, curve in plan.items():
         told = json.dumps(dict(curve.settings), sort_keys=True)
         fitted = run.do(_fitting(comparators[name]), explored, trained, learned, name=f"fit-{name}", of=told)

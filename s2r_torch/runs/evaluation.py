@@ -11,6 +11,7 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
+from s2r_torch.assurance.appraisal import Appraisal
 from s2r_torch.assurance.rehearsal import policy_after
 from s2r_torch.comparators.contract import COMPARATORS, Attempt, Worlds
 from s2r_torch.deployment.deploy import deploy
@@ -30,14 +31,34 @@ MOST_WORLDS = 400  # for the curve of value against real-world episodes
 
 
 @dataclass(frozen=True)
+class StandIn:
+    """What is taken for the optimum where nobody knows the truth of a world."""
+
+    value: float = 1.0
+    kind: str = "bound: an episode's total is at most 1"
+
+    @staticmethod
+    def of(appraisal: Appraisal | None) -> StandIn:
+        """The estimate of dynamic programming on fresh simulators, where there is one."""
+        if appraisal is None:
+            return StandIn()
+        low, high = appraisal.between
+        kind = f"estimated on simulators: {max(0.0, low):.3f} to {min(1.0, high):.3f} at 95 %"
+        return StandIn(appraisal.optimum, kind)
+
+
+BOUND = StandIn()
+
+
+@dataclass(frozen=True)
 class Worth:
     """What a deployed meta-policy is worth in held-out worlds."""
 
     value: float  # mean expected total reward over the worlds
     low: float  # 95 % interval of that mean, from the paired gap to the optimum, cut at 0 and the optimum
     high: float
-    optimal: float  # mean over the same worlds
-    optimal_kind: str  # "exact", or what the bound is
+    optimal: float  # mean over the same worlds, or what stands in for it
+    optimal_kind: str  # "exact", or what it is else
     num_worlds: int
 
 
@@ -69,7 +90,9 @@ def _deploy_in_one(
     return deployed.D_real, deployed.episodes, deployed.likeness.verdict, ledger
 
 
-def value_deployed(meta_policy: MetaPolicy, D_real: Tensor, draws: Draws, n_rollouts: int) -> Worth:
+def value_deployed(
+    meta_policy: MetaPolicy, D_real: Tensor, draws: Draws, n_rollouts: int, unknown: StandIn = BOUND
+) -> Worth:
     """Compares the policies conditioned on D_real [W, xi, G] with the best possible ones in the same worlds."""
     count = len(D_real)
     theta = draws.theta("worlds", count)
@@ -77,13 +100,19 @@ def value_deployed(meta_policy: MetaPolicy, D_real: Tensor, draws: Draws, n_roll
     simulators = draws.simulators("worlds", count).for_purpose("evaluate")
     truth = draws.family.truth(theta)
     value = _values(truth, simulators, act, n_rollouts, draws.seed.child("evaluate"))
-    optimal, kind = _optimal(truth, count)
+    optimal, kind = _optimal(truth, count, unknown)
     mean, low, high = _interval(value, optimal)
     return Worth(mean, low, high, float(optimal.mean()), kind, count)
 
 
 def value_of_looking(
-    meta_policy: MetaPolicy, draws: Draws, population: int, few: int, readings: Sequence[int], n_rollouts: int
+    meta_policy: MetaPolicy,
+    draws: Draws,
+    population: int,
+    few: int,
+    readings: Sequence[int],
+    n_rollouts: int,
+    unknown: StandIn = BOUND,
 ) -> Looking:
     """Deploys with ever more readings of every state, in the same worlds, and values each policy.
 
@@ -92,7 +121,7 @@ def value_of_looking(
     theta = draws.theta("population", population)
     theta = theta[: few if draws.family.truth(theta[:1]) is None else MOST_WORLDS]
     seed = draws.seed.child("looking")
-    given = meta_policy, draws.apart(), tuple(readings), n_rollouts, seed
+    given = meta_policy, draws.apart(), tuple(readings), n_rollouts, seed, unknown
     parts = map_simulators(_values_of_looking, in_parts(draws.simulators_of(theta, "evaluate"), theta), *given)
     values, best = (torch.cat(several, -1) for several in zip(*parts, strict=True))  # [readings, B], [B]
     mean, low, high = zip(*(_interval(value, best) for value in values), strict=True)
@@ -108,13 +137,14 @@ def _values_of_looking(
     readings: Sequence[int],
     n_rollouts: int,
     seed: Seed,
+    unknown: StandIn,
 ) -> tuple[Tensor, Tensor]:
     """Values of some worlds' policies after every number of readings [readings, B], and the best possible ones [B]."""
     truth, found = draws.family.truth(theta), []
     for n in readings:
         act = policy_after(meta_policy, simulators, n, seed).act
         found.append(_values(truth, simulators, act, n_rollouts, seed.child("values")))
-    return torch.stack(found), _optimal(truth, len(theta))[0]
+    return torch.stack(found), _optimal(truth, len(theta), unknown)[0]
 
 
 def _values(truth: GroundTruth | None, simulators: Guard, act: Act, n_rollouts: int, seed: Seed) -> Tensor:
@@ -124,18 +154,21 @@ def _values(truth: GroundTruth | None, simulators: Guard, act: Act, n_rollouts: 
     return exact.policy_values(truth, act)[:, 0]
 
 
-def _optimal(truth: GroundTruth | None, count: int) -> tuple[Tensor, str]:
-    """The best possible values [B], and what kind of optimum that is; 1 where nobody knows it."""
+def _optimal(truth: GroundTruth | None, count: int, unknown: StandIn) -> tuple[Tensor, str]:
+    """The best possible values [B], and what kind of optimum that is."""
     if truth is None:
-        return torch.ones(count, dtype=torch.float64), "bound: an episode's total is at most 1"
+        return torch.full((count,), unknown.value, dtype=torch.float64), unknown.kind
     return exact.optimal(truth)[0][:, 0], "exact"
 
 
 def _interval(value: Tensor, optimal: Tensor) -> tuple[float, float, float]:
-    """Mean of values [B], and its 95 % interval from the paired gap to the optimum, cut at 0 and the optimum."""
+    """Mean of values [B], and its 95 % interval from the paired gap to the optimum, cut at 0 and the optimum.
+
+    What stands in for an unknown optimum may lie below the mean.
+    """
     half = float(stdtrit(len(value) - 1, 0.975)) * float((optimal - value).std()) / math.sqrt(len(value))
     mean = float(value.mean())
-    return mean, max(0.0, mean - half), min(float(optimal.mean()), mean + half)
+    return mean, max(0.0, mean - half), min(max(mean, float(optimal.mean())), mean + half)
 
 
 def member_regrets(ensemble: Ensemble, D: Tensor, truth: GroundTruth) -> Tensor:
@@ -152,14 +185,16 @@ def member_regrets(ensemble: Ensemble, D: Tensor, truth: GroundTruth) -> Tensor:
     return torch.tensor([1 - value(f) / optimal for f in range(ensemble.size)], dtype=torch.float64)
 
 
-def value_attempts(attempts: dict[str, Attempt], worlds: Worlds, n_rollouts: int) -> dict[str, float]:
+def value_attempts(
+    attempts: dict[str, Attempt], worlds: Worlds, n_rollouts: int, unknown: StandIn = BOUND
+) -> dict[str, float]:
     """Mean values over the worlds, by name: exact where the family can, else by episodes.
 
-    `optimal` is among them: the best possible policy's, or 1 where nobody knows it.
+    `optimal` is among them: the best possible policy's, or what stands in for it.
     """
     few = max(1, n_rollouts // 10)
     found = {name: float(attempt_values(attempt, worlds, few).mean()) for name, attempt in attempts.items()}
-    return {"optimal": float(optimal_values(worlds).mean()), **found}
+    return {"optimal": float(optimal_values(worlds, unknown).mean()), **found}
 
 
 def best_without_looking(values: Mapping[str, float]) -> tuple[str, float] | None:
@@ -188,9 +223,9 @@ def attempt_values(attempt: Attempt, worlds: Worlds, n_rollouts: int) -> Tensor:
     return rollout(worlds.guard(worlds.purpose), attempt.act, n_rollouts, seed).returns.mean(1)
 
 
-def optimal_values(worlds: Worlds) -> Tensor:
-    """The best possible value [W] of every world; 1 where nobody knows it."""
-    return _optimal(worlds.truth, len(worlds))[0]
+def optimal_values(worlds: Worlds, unknown: StandIn = BOUND) -> Tensor:
+    """The best possible value [W] of every world, or what stands in for it where nobody knows it."""
+    return _optimal(worlds.truth, len(worlds), unknown)[0]
 
 
 def check_graph(meta_policy: MetaPolicy, draws: Draws) -> str | None:

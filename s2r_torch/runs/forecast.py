@@ -1,7 +1,8 @@
 """What a run will ask of its simulators, before it starts: episodes, environment steps and hours, stage by stage.
 
 Almost all of it follows from the settings and the state graph: tours of a known graph have a length (`tours.py`), and
-so have whole episodes. One thing is assumed: Learn-on-Simulators accepts in its first round.
+so have whole episodes. Two things are assumed: Learn-on-Simulators accepts in its first round, and what is learned is
+good enough at the first attempt.
 """
 
 from __future__ import annotations
@@ -158,6 +159,7 @@ class _Counting:
             each = self._readings(settings.budget.n_dist) + self._decisions(n.n) + self._whole(n.n_rollouts)
             yield Part("calibrate", "calibrate", n.simulators, each)
         yield from self._learning()
+        yield from self._appraising()
         yield from self._diagnosing()
         yield from self._certifying()
         yield from self._comparing()
@@ -215,6 +217,13 @@ class _Counting:
             cost += self._readings(budget.n_test)
             yield Part("learn", "rollout", B, self._whole(max(budget.n_rollouts, -(-budget.n_probes // B))))
         yield Part("learn", "eliminate", B, cost)
+
+    def _appraising(self) -> Iterator[Part]:
+        sizes, budget = self.settings.appraisal, self.settings.budget
+        if sizes.simulators:
+            rehearsed = self._look(budget.n_real or budget.n_dist) + self._whole(sizes.n_rollouts)
+            each = rehearsed + self._decisions(sizes.n * self.graph.num_actions)
+            yield Part("appraise", "appraise", sizes.simulators, each)
 
     def _diagnosing(self) -> Iterator[Part]:
         sizes = self.settings.diagnostics

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from s2r_torch.assurance.appraisal import Appraisal
 from s2r_torch.assurance.diagnostics import Diagnosis, Finding
 from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.comparators.contract import COMPARATORS, Learner
@@ -92,6 +93,18 @@ class Learned:
     outcome: Outcome
     meta_policy: MetaPolicy
     notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Appraised:
+    """What the policy earns on fresh simulators, against what could be had; None where nobody asked."""
+
+    appraisal: Appraisal | None
+
+    @property
+    def falls_short(self) -> bool:
+        """Whether learning again is worth it."""
+        return self.appraisal is not None and self.appraisal.falls_short
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,11 +199,11 @@ def _encoding(recipe: Json, tensors: dict, raw: ProblemSpec, spec: ProblemSpec) 
 
 
 RECORDS = (
-    Encoded, Checked, Explored, Trained, Calibrated, Learned, Diagnosed, Certified, Deployed, Compared, Evaluated,
-    NetEstimate, LipschitzEstimate, Exploration, Visit, StateGraph, MergeSettings, DensityEstimator, DensityGrid,
-    Problem, ProblemSpec, Transitions, Calibration, Budget, Outcome, Choice, Round, Knowledge, Call, MetaPolicy,
-    Reference, Population, Factors, Certificate, Gap, Refusals, Diagnosis, Finding, Worth, Looking,
-    Fitted, Cell,
+    Encoded, Checked, Explored, Trained, Calibrated, Learned, Appraised, Diagnosed, Certified, Deployed, Compared,
+    Evaluated, NetEstimate, LipschitzEstimate, Exploration, Visit, StateGraph, MergeSettings, DensityEstimator,
+    DensityGrid, Problem, ProblemSpec, Transitions, Calibration, Budget, Outcome, Choice, Round, Knowledge, Call,
+    MetaPolicy, Reference, Population, Factors, Certificate, Gap, Refusals, Appraisal, Diagnosis, Finding, Worth,
+    Looking, Fitted, Cell,
 )  # fmt: skip
 MADE = {Ensemble: Made(_parts, _ensemble), Encoding: Made(_encoding_parts, _encoding)} | {
     kernel: Made(lambda kernel: {"name": kernel.name, "order": kernel.order}, make_kernel)

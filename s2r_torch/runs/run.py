@@ -30,6 +30,7 @@ from s2r_torch.runs.certifying import require_exact_values
 from s2r_torch.runs.folder import Finished, RunFolder, held
 from s2r_torch.runs.origin import chained, origin_of
 from s2r_torch.runs.results import (
+    Appraised,
     Calibrated,
     Certified,
     Checked,
@@ -59,6 +60,7 @@ class Results:
     trained: Trained
     calibrated: Calibrated
     learned: Learned
+    appraised: Appraised
     diagnosed: Diagnosed
     certified: Certified
     deployed: Deployed
@@ -133,15 +135,12 @@ def all_stages(run: Stages) -> Results:
     """The method, from first to last."""
     encoded = run.see(run.do(stages.encode))
     checked = run.do(stages.check)
-    explored = run.do(stages.explore)
-    trained = run.do(stages.train, explored)
-    calibrated = run.do(stages.calibrate, explored, trained)
-    learned = run.do(stages.learn, explored, trained, calibrated)
+    explored, trained, calibrated, learned, appraised = learn_until_good(run)
     diagnosed = run.do(stages.diagnose, explored, learned)
     certified = run.do(stages.certify, trained, learned)
     deployed = run.do(stages.deploy_worlds, certified)
     compared = run.do(stages.compare, explored, trained, learned)
-    evaluated = run.do(stages.evaluate, certified, deployed, compared)
+    evaluated = run.do(stages.evaluate, appraised, certified, deployed, compared)
     return Results(
         run.settings,
         run.family,
@@ -151,6 +150,7 @@ def all_stages(run: Stages) -> Results:
         trained,
         calibrated,
         learned,
+        appraised,
         diagnosed,
         certified,
         deployed,
@@ -158,6 +158,19 @@ def all_stages(run: Stages) -> Results:
         evaluated,
         run.finished,
     )
+
+
+def learn_until_good(run: Stages) -> tuple[Explored, Trained, Calibrated, Learned, Appraised]:
+    """Learns; again with twice the sizes while the policy surely falls short, `appraisal.attempts` times at most."""
+    while True:
+        explored = run.do(stages.explore)
+        trained = run.do(stages.train, explored)
+        calibrated = run.do(stages.calibrate, explored, trained)
+        learned = run.do(stages.learn, explored, trained, calibrated)
+        appraised = run.do(stages.appraise, trained, learned)
+        if not appraised.falls_short or run.attempt == run.settings.appraisal.attempts:
+            return explored, trained, calibrated, learned, appraised
+        run.again()
 
 
 @contextmanager
@@ -198,6 +211,7 @@ class Stages:
         self._encoding: Encoding | None = None
         self._digests: dict[int, str] = {}  # of the results so far, which are all kept, by their id
         self.finished: dict[str, Finished] = {}
+        self.attempt = 1  # at learning
 
     def see(self, encoded: Encoded) -> Encoded:
         """Lets all later stages see readings through this encoder, if it is one."""
@@ -205,6 +219,10 @@ class Stages:
             self.family = EncodedFamily(self.family, encoded.encoding)
         self._encoding = encoded.encoding
         return encoded
+
+    def again(self) -> None:
+        """Lets stages be done once more, with twice the sizes; what was found before stays where it was."""
+        self.settings, self.attempt = self.settings.doubled(), self.attempt + 1
 
     def do(self, stage: Callable[..., Any], *earlier: Any, name: str | None = None, of: str = "") -> Any:
         """The result of a stage that reads these earlier results.
@@ -216,6 +234,8 @@ class Stages:
             of: whatever else it is a function of.
         """
         name = name or stage.__name__
+        if name in self.finished:
+            name = f"{name}-{self.attempt}"
         digest = chained(self._origin, name, of, *(self._digests[id(result)] for result in earlier))
         finished = self._folder.load(name, digest) if self._folder else None
         if finished:
@@ -232,7 +252,7 @@ class Stages:
         shown, ledger = Recorded(self._progress), Ledger()
         fits = self._folder.fits if self._folder else None
         board = self._folder.path if self._folder and self.settings.trainer.tensorboard else None
-        context = stages.Context(self.settings, self.family, shown, ledger, fits, board, self._workers)
+        context = stages.Context(self.settings, self.family, shown, ledger, fits, board, self._workers, self.attempt)
         wall, cpu = time.perf_counter(), self._cpu_seconds()
         with noted_warnings() as warned:
             result = stage(context, *earlier)

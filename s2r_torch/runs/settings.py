@@ -6,12 +6,13 @@ Hydra only fills them (`settings_from`): whatever is wrong in a configuration is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
 
+from s2r_torch.assurance.appraisal import AppraisalSettings
 from s2r_torch.assurance.certify import CertificateSettings
 from s2r_torch.assurance.diagnostics import DiagnosticSettings
 from s2r_torch.base import PredictorGroup, ProblemSpec, StateGraph
@@ -147,6 +148,7 @@ class RunSettings(Settings):
         density: how densities are estimated.
         predictors: how the class F is made.
         budget: sample sizes of the method.
+        appraisal: whether what was learned is good enough, and how often to learn at most.
         evaluation: where the result is measured.
         trainer: where networks are trained.
         workers: processes that work side by side, each with trainer.threads threads: 1 for this one alone, a number,
@@ -170,6 +172,7 @@ class RunSettings(Settings):
     density: DensitySettings = field(default_factory=DensitySettings)
     predictors: PredictorSettings = field(default_factory=PredictorSettings)
     budget: BudgetSettings = field(default_factory=BudgetSettings)
+    appraisal: AppraisalSettings = field(default_factory=AppraisalSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     trainer: TrainerSettings = field(default_factory=TrainerSettings)
     workers: Annotated[int, Range(1, 1024)] | Literal["auto", "ray"] = 1
@@ -195,6 +198,17 @@ class RunSettings(Settings):
         name = value_of(str, given.pop("name", None), "encoder.name")
         phi = made(name, given, raw)
         return None if name == IDENTITY else phi
+
+    def doubled(self) -> RunSettings:
+        """What is learned again with: twice the training simulators, samples and steps."""
+        given = self.predictors
+        predictors = replace(
+            given,
+            num_simulators=2 * given.num_simulators,
+            n_samples=2 * given.n_samples,
+            training=replace(given.training, steps=2 * given.training.steps),
+        )
+        return replace(self, predictors=predictors)
 
     @property
     def net(self) -> str:

@@ -3,6 +3,7 @@
 encode                                     what turns a rich reading into the numbers that densities live on
 check                                      is the family what it says
 explore, train, calibrate, learn           what Sim2Real (Algorithm 1) needs and does, on simulators
+appraise                                   whether that is good enough, or to be learned again
 diagnose, certify                          what can be checked and promised, on further simulators
 deploy_worlds                              Algorithm 7, in held-out worlds without reward
 compare, evaluate                          what others would have learned, and what everything is worth
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from s2r_torch.assurance.appraisal import appraise as appraise_policy
+from s2r_torch.assurance.appraisal import mean_rewards
 from s2r_torch.assurance.certify import certify as certify_policy
 from s2r_torch.assurance.diagnostics import diagnose as diagnose_assumptions
 from s2r_torch.assurance.rehearsal import make_reference, rehearse
@@ -46,6 +49,7 @@ from s2r_torch.runs.certifying import exact_values, refused_values
 from s2r_torch.runs.checking import check_for_a_run
 from s2r_torch.runs.encoding import encode_readings
 from s2r_torch.runs.results import (
+    Appraised,
     Calibrated,
     Certified,
     Checked,
@@ -82,6 +86,7 @@ class Context:
         fits: folder of unfinished fits, or None.
         tensorboard: folder of TensorBoard logs, or None.
         workers: who does what can be done side by side.
+        attempt: at learning, from 1 on.
     """
 
     settings: RunSettings
@@ -91,6 +96,7 @@ class Context:
     fits: Path | None = None
     tensorboard: Path | None = None
     workers: Workers = SERIAL
+    attempt: int = 1
 
     @property
     def seed(self) -> Seed:
@@ -229,6 +235,23 @@ def learn(context: Context, explored: Explored, trained: Trained, calibrated: Ca
     return Learned(budget, outcome, meta_policy, tuple(notices))
 
 
+def appraise(context: Context, trained: Trained, learned: Learned) -> Appraised:
+    """Compares the policy with what could be had, on fresh simulators of every attempt."""
+    sizes, meta_policy = context.settings.appraisal, learned.meta_policy
+    if not sizes.simulators:
+        return Appraised(None)
+    context.progress.stage("appraise", None)
+    purpose, graph = f"appraise {context.attempt}", meta_policy.problem.graph
+    simulators = context.draws.simulators(purpose, sizes.simulators).for_purpose("appraise")
+    seed = context.seed.child(purpose)
+    earned = rehearse(meta_policy, simulators, sizes.n_rollouts, seed.child("rehearse")).values
+    halves = mean_rewards(simulators, graph, sizes.n, seed.child("rewards"))
+    fixed = best_action_list(graph, trained.samples)
+    found = appraise_policy(graph, earned, fixed, halves, sizes.tolerance, context.attempt)
+    context.progress.say(f"{found.policy:.3f} of an estimated optimum of {found.optimum:.3f}; list {found.fixed:.3f}")
+    return Appraised(found)
+
+
 def diagnose(context: Context, explored: Explored, learned: Learned) -> Diagnosed:
     """Checks what data can say about Assumptions 1-5, on simulators drawn for this alone."""
     count = context.settings.diagnostics.simulators
@@ -300,25 +323,24 @@ def held_out(context: Context, count: int) -> Worlds:
     return Worlds(context.draws.theta("population", count), context.draws, "evaluate", seed)
 
 
-def evaluate(context: Context, certified: Certified, deployed: Deployed, compared: Compared) -> Evaluated:
+def evaluate(
+    context: Context, appraised: Appraised, certified: Certified, deployed: Deployed, compared: Compared
+) -> Evaluated:
     """After the fact: what the deployed policies, the optimum and the comparators are worth."""
     sizes, draws, meta_policy = context.settings.evaluation, context.draws, certified.meta_policy
     context.progress.stage("evaluate", None)
-    worth = evaluation.value_deployed(meta_policy, deployed.D_real, draws, sizes.n_rollouts)
+    unknown = evaluation.StandIn.of(appraised.appraisal)
+    worth = evaluation.value_deployed(meta_policy, deployed.D_real, draws, sizes.n_rollouts, unknown)
     looking = evaluation.value_of_looking(
-        meta_policy, draws, sizes.population, sizes.num_worlds, sizes.readings, sizes.n_rollouts
+        meta_policy, draws, sizes.population, sizes.num_worlds, sizes.readings, sizes.n_rollouts, unknown
     )
     worlds = held_out(context, sizes.population)
     attempts = {name: learner.attempt(worlds) for name, learner in compared.learners.items()}
-    values = evaluation.value_attempts(attempts, worlds, sizes.n_rollouts)
-    return Evaluated(worth, looking, values, tuple(_remarks(context, meta_policy, worth, values)))
-
-
-def _remarks(context: Context, meta_policy: MetaPolicy, worth: evaluation.Worth, values: dict) -> list[str]:
-    """What the values say, in sentences."""
-    wrong = evaluation.check_graph(meta_policy, context.draws)
-    remarks = [wrong] if wrong else []
-    return [*remarks, *worth_of_looking(worth.value / worth.optimal, values)]
+    values = evaluation.value_attempts(attempts, worlds, sizes.n_rollouts, unknown)
+    wrong = evaluation.check_graph(meta_policy, draws)
+    told = appraised.appraisal is not None and bool(appraised.appraisal.sentences())  # before, from simulators alone
+    remarks = [] if told else worth_of_looking(worth.value / worth.optimal, values)
+    return Evaluated(worth, looking, values, (*([wrong] if wrong else []), *remarks))
 
 
 def worth_of_looking(share: float, values: dict[str, float]) -> list[str]:

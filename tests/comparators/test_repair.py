@@ -61,6 +61,7 @@ def test_rounds_are_no_more_than_lists_that_optimism_tries():
         assert ledger.counts["test"] <= 7 * 18
 
 
+@pytest.mark.slow
 def test_a_nominal_model_gets_stuck_as_often_as_its_closed_form_says():
     """Nominal treasures .45 and .45 against the safe .5: it takes the safe cell, finds what it predicted, and stops.
 

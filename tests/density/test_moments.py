@@ -231,6 +231,7 @@ assert abs(float((D * estimate.grid.weights).sum()) - 1) < 1e-3
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="address space limits as on Linux")
 def test_memory_does_not_depend_on_the_number_of_samples():
     subprocess.run([sys.executable, "-c", MEMORY], check=True)

@@ -243,6 +243,7 @@ def test_missing_field_is_refused(saved):
         load_policy(rewritten(saved, change_header=lambda h: h.pop("cover")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1e3, 1e30, -1e3])
 def test_no_weight_can_break_the_bound_unnoticed(saved, factor):
     """Layers are normalised when they are used: a tampered weight is refused, or still within C_L, certified anew."""
@@ -317,6 +318,7 @@ for delay in map(float, sys.argv[2:]):  # forked: 20 processes, torch imported o
 """
 
 
+@pytest.mark.slow
 def test_killed_while_overwriting_leaves_a_whole_file(tmp_path):
     path = tmp_path / "policy.safetensors"
     delays = [f"{0.005 + 0.01 * d:.5f}" for d in torch.rand(20, generator=torch.Generator().manual_seed(0)).tolist()]
@@ -373,6 +375,7 @@ assert "s2r_torch.predictors.training.fit" not in sys.modules
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
 def test_loads_in_a_fresh_process_with_torch_numpy_scipy_and_safetensors_alone(saved, tmp_path_factory, where):
     cwd, path = saved.parent, saved.name

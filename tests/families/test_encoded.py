@@ -52,6 +52,7 @@ def test_its_truth_is_the_inner_one_seen_through_phi_whatever_fits_into_memory(f
     assert family.mean_rewards(theta).shape == (5, raw.graph.num_states, 3)
 
 
+@pytest.mark.slow
 def test_all_checks_of_a_family_hold_for_features(family):
     """Among them Assumption 5 (states can be told apart) and 1 (what pays shows), of phi(X)."""
     assert isinstance(family, Family) and unencoded(family) is family.inner is unencoded(family.inner)
@@ -63,6 +64,7 @@ def test_all_checks_of_a_family_hold_for_features(family):
     assert {levels[name] for name in told} == {"ok"}
 
 
+@pytest.mark.slow
 def test_an_encoder_that_loses_the_states_is_found_by_these_checks():
     """Total brightness: the spot is as bright wherever it is."""
     inner = strip()

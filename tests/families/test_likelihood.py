@@ -90,6 +90,7 @@ def test_a_payoff_grid_pays_what_the_prior_pays(family):
     assert isinstance(family, Likelihood) and float((mean[0] - mean[1]).abs().max()) < 0.02
 
 
+@pytest.mark.slow
 @every_family
 def test_posteriors_are_calibrated(family):
     """Theta of the prior is as any draw of its posterior: its ranks are uniform (simulation-based calibration)."""

@@ -67,6 +67,7 @@ def test_what_is_written_passes_its_own_test(base, folder, capsys, monkeypatch):
     assert code == 2 and "files that are not there yet" in printed.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_pytest_finds_the_tests_that_ship(tmp_path):
     write_family("rail", "function", tmp_path)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "test_rail.py"]

@@ -36,6 +36,7 @@ def test_the_best_treasure_depends_on_the_price_of_time():
     torch.testing.assert_close(exact.optimal(family.truth(theta))[0][:, 0], torch.stack(worth).amax(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*sorted(STATES), "treasure"])
 def test_they_are_what_they_say_and_densities_are_needed(name):
     report = check_family(family_and_theta(name, 1)[0])

@@ -287,6 +287,7 @@ def test_ctrl_c_and_errors_pass_through():
         assert signal.getsignal(signal.SIGINT) is handler
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_every_network_learns_and_stays_certified(name):
     """Rewards that the reading tells: the Bellman risk of the last layer falls from snapshot to snapshot."""

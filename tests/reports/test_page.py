@@ -37,6 +37,7 @@ def test_text_from_outside_stays_text():
     assert "<script>" not in text and "&lt;script&gt;" in text and "\x1b" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no browser on this machine")
 def test_a_browser_shows_it_on_a_phone_and_in_print(tmp_path):
     place, profile = tmp_path / "report.html", tmp_path / "profile"

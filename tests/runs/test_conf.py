@@ -24,7 +24,13 @@ from s2r_torch.runs.settings import ComparisonSettings, RunSettings, configured,
 from s2r_torch.schema import build, defaults, explained, kinds_of
 
 EXPERIMENTS = sorted(path.stem for path in (CONF / "run" / "experiment").glob("*.yaml"))
-NODE_OF = {"density": "density", "predictors": "predictors", "env": "env", "experiment": None}  # folder -> its place
+NODE_OF = {
+    "density": "density",
+    "predictors": "predictors",
+    "env": "env",
+    "experiment": None,
+    "budget": None,
+}  # folder -> its place
 
 
 def leaves(values: dict, key: str = ""):

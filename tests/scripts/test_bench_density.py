@@ -4,11 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from s2r_torch.density.kernels import LegendreKernel
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
+@pytest.mark.slow
 def test_speed_and_memory():
     command = [
         sys.executable,

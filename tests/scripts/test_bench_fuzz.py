@@ -17,6 +17,7 @@ def bench(monkeypatch):
     return bench_fuzz
 
 
+@pytest.mark.slow
 def test_three_hundred_files(bench):
     counts, failures = bench.fuzz(300, seed=1)
     assert not failures
@@ -24,6 +25,7 @@ def test_three_hundred_files(bench):
     assert sum(kinds.values()) == 300 and min(kinds.values()) >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "door, open_door",
     [
@@ -37,6 +39,7 @@ def test_a_loader_without_one_of_its_checks_is_caught(bench, monkeypatch, door, 
     assert failures
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_its_code_says_so():
     command = [sys.executable, str(SCRIPTS / "bench.py"), "fuzz", "--count", "20"]
     done = subprocess.run(command, capture_output=True, text=True)

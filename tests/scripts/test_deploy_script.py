@@ -258,6 +258,7 @@ def wait_for(process, path):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_the_second_process_on_a_log_is_refused_at_once_and_nothing_is_lost(site):
     first = started(site, *ROBOT_LOGGED, "+world.arguments.pause=0.01")
     wait_for(first, site / "real.csv")
@@ -354,6 +355,7 @@ def test_too_few_rehearsals_for_any_refusal_are_told(judged):
     assert "no world can be refused with 200 scores of fresh simulators" in text and "399 are needed" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)],

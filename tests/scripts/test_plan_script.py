@@ -101,6 +101,7 @@ def test_numbers_are_short_and_never_overflow():
     assert shown == ["-", "999 999", "1.00e6", "1.00e400", "1.23e-4"]
 
 
+@pytest.mark.slow
 def test_how_many_real_episodes_a_policy_file_needs(tmp_path):
     """The fewest measured from which on the lower end of the interval stays within epsilon; or that none are enough."""
     curve = Looking((5, 10, 20), (15, 30, 60), (0.60, 0.66, 0.67), (0.59, 0.65, 0.66), (0.61, 0.67, 0.68), 0.68)

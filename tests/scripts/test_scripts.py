@@ -65,6 +65,7 @@ def test_wrong_name_is_one_clear_line(tmp_path):
     assert "expected rule: one of" in done.stdout and "Traceback" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_in_training_ends_with_its_code_and_keeps_finished_stages(tmp_path, number):
     command = [

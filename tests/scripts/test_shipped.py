@@ -17,6 +17,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "checkpoints"
 WORLDS = 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["grid", "frozenlake"])
 def test_a_shipped_policy_is_nearly_optimal_and_keeps_its_promise(name):
     path = FOLDER / f"{name}.safetensors"

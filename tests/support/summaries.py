@@ -34,6 +34,7 @@ def summary_by_hand(regret=0.02, certified=True, size=8, calls=((0, 5), (3, 3)),
         "elimination": Eliminated(
             "accepted", (), tuple(Call(s, n, 0.1, 0.2, 0.01) for s, n in calls), None, None, 0.0, Bought(5.0, None, 0)
         ),
+        "appraisal": None,
         "value": Value(
             Worth(worth, worth - 0.01, worth + 0.01, 0.6, "exact", 40),
             {"consistent": 40},

@@ -53,6 +53,7 @@ def test_in_order_with_news_and_errors(cluster):
         list(cluster.map(tasks.fails_at_three, None, [0, 5, 4]))
 
 
+@pytest.mark.slow
 def test_a_node_killed_in_the_middle_changes_nothing(cluster, nodes):
     """SIGKILL to everything of one node while its parts are in work; they are done again on the other one."""
     draws = Draws(make_family("grid"), SEED, Ledger(), cluster)

@@ -130,6 +130,7 @@ def test_a_failing_simulator_is_named(two):
             map_simulators(tasks.reset_of, in_parts(draws.simulators("test", 40)), 3, SEED)
 
 
+@pytest.mark.slow
 def test_a_simulator_that_kills_its_process_is_named(two):
     draws = Draws(make_family("grid"), SEED, Ledger(), two)
     with pytest.raises(SimulatorError, match="death, 3 times, in one of simulators 32, 33, 34, 35"):
