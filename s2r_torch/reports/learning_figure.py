@@ -102,8 +102,6 @@ def draw_curves(axes: Axes, rows: list[Row], horizon: int) -> None:
         if kind == "held_out_risk":
             label, member = rest.rsplit("/", 1)
             members.setdefault(label, {}).setdefault(int(member), []).append((step, value))
-    if len(members) > 1:
-        members.pop("blind", None)  # its own targets vary less: the curves do not compare
     for i, (label, lines) in enumerate(members.items()):
         colour = f"C{i % 10}"
         total = max(step for points in lines.values() for step, _ in points)
@@ -121,11 +119,7 @@ def draw_curves(axes: Axes, rows: list[Row], horizon: int) -> None:
     axes.set_xlim(0, horizon)
     axes.set_yscale("log")
     axes.set_xlabel("training goes backward: first the networks of the last step, then those before", fontsize=9)
-    alone = list(members) == ["blind"]
-    title = (
-        "every member on simulators that no batch uses" if not alone else "the blind baseline; the class is ready-made"
-    )
-    axes.set_title(f"Bellman risk of {title}", loc="left", fontsize=10)
+    axes.set_title("Bellman risk of every member on simulators that no batch uses", loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     if members:
         axes.legend(frameon=False, fontsize=8)

@@ -244,8 +244,7 @@ class _Counting:
     def _comparing(self) -> Iterator[Part]:
         blind = self.settings.comparators.get("blind")
         if blind is not None:
-            n = blind.get("n", 500)
-            yield Part("compare", "calibrate", blind.get("simulators", 32), self._decisions(n) + self._whole(n) * 2)
+            yield Part("compare", "calibrate", blind.get("simulators", 32), self._whole(blind.get("n", 500)) * 2)
 
     def _evaluating(self) -> Iterator[Part]:
         sizes = self.settings.evaluation

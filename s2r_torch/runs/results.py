@@ -10,6 +10,7 @@ from s2r_torch.assurance.appraisal import Appraisal
 from s2r_torch.assurance.diagnostics import Diagnosis, Finding
 from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.comparators.contract import COMPARATORS, Learner
+from s2r_torch.comparators.policy_search import GridPolicy
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import KERNELS, make_kernel
@@ -203,7 +204,7 @@ RECORDS = (
     Evaluated, NetEstimate, LipschitzEstimate, Exploration, Visit, StateGraph, MergeSettings, DensityEstimator,
     DensityGrid, Problem, ProblemSpec, Transitions, Calibration, Budget, Outcome, Choice, Round, Knowledge, Call,
     MetaPolicy, Reference, Population, Factors, Certificate, Gap, Refusals, Appraisal, Diagnosis, Finding, Worth,
-    Looking, Fitted, Cell,
+    Looking, Fitted, Cell, GridPolicy,
 )  # fmt: skip
 MADE = {Ensemble: Made(_parts, _ensemble), Encoding: Made(_encoding_parts, _encoding)} | {
     kernel: Made(lambda kernel: {"name": kernel.name, "order": kernel.order}, make_kernel)

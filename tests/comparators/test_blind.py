@@ -11,9 +11,10 @@ from s2r_torch.comparators import blind
 from s2r_torch.comparators.blind import Blind, BlindPolicy
 from s2r_torch.comparators.open_loop import ActionList, OpenLoop
 from s2r_torch.comparators.policies import follow
+from s2r_torch.comparators.policy_search import GridPolicy
 from s2r_torch.runs.evaluation import attempt_values, best_without_looking
 
-SETTINGS = {"members": 1, "simulators": 8, "n": 200}
+SETTINGS = {"sweeps": 2, "simulators": 8, "n": 200}
 
 
 def extremes(known) -> tuple[Path, Path]:
@@ -27,13 +28,13 @@ def extremes(known) -> tuple[Path, Path]:
     return lists[0], lists[-1]
 
 
-@pytest.mark.parametrize("better", ["the list", "the class"])
+@pytest.mark.parametrize("better", ["the list", "the search"])
 def test_the_better_candidate_on_its_simulators_is_taken(better, monkeypatch):
-    """A class that goes where least pays gives way to the list; one that earns more than the list does not."""
+    """A search that goes where least pays gives way to the list; one that earns more than the list does not."""
     known = known_on("grid")
     least, most = extremes(known)
     listed, acting = (most, least) if better == "the list" else (least, most)
-    monkeypatch.setattr(blind, "reactive", lambda ensemble: follow(acting))
+    monkeypatch.setattr(GridPolicy, "act", property(lambda policy: follow(acting)))
     monkeypatch.setattr(blind, "best_action_list", lambda graph, samples: listed)
     assert Blind(**SETTINGS).fit(known).actions == (listed if better == "the list" else None)
 
@@ -42,7 +43,7 @@ def test_it_earns_no_less_than_the_list_and_says_when_it_is_one():
     known = known_on("grid")
     worlds = worlds_of(known.draws.family, 200)
     fitted = Blind(**SETTINGS).fit(known)
-    listed = BlindPolicy(fitted.ensemble, OpenLoop().fit(known).actions)
+    listed = BlindPolicy(fitted.policy, OpenLoop().fit(known).actions)
     by_list = float(attempt_values(OpenLoop().fit(known).attempt(worlds), worlds, 1).mean())
     assert float(attempt_values(listed.attempt(worlds), worlds, 1).mean()) == pytest.approx(by_list, abs=1e-12)
     assert "best fixed list" in listed.attempt(worlds).note and not replace(listed, actions=None).attempt(worlds).note

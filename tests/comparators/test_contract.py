@@ -13,7 +13,7 @@ from s2r_torch.families.grid import Grid
 from s2r_torch.runs.evaluation import attempt_values, optimal_values
 
 SMALL = {
-    "blind": {"members": 1, "simulators": 4, "n": 50},
+    "blind": {"sweeps": 1, "simulators": 4, "n": 50},
     "lsvee": {"size": 8, "n": 5},
     "real_sweep": {"size": 8, "n": 5},
     "olive": {"size": 8, "n": 5, "rounds": 3},

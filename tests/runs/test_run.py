@@ -130,8 +130,8 @@ def test_every_episode_is_counted(finished):
     visits, counts = len(finished.explored.exploration.visits) + len(judged.visits), finished.episodes
     assert counts["explore"] == 24 * 500 + visits * 4 * 250 + (24 + 4) * 3 * 100
     assert counts["train"] == 24 * 6 * 16 // 2 + 24 * (5 + 10 + 30) * 3  # and of densities of few
-    # the class and the blind one, densities, rollouts of either, and of the list beside the blind one
-    assert counts["calibrate"] == 4 * (2 * 6 * 50 // 2 + 3 * 100 + 2 + 2 * 50)
+    # decisions, densities, rollouts; and those of what is blind, and of the list beside it
+    assert counts["calibrate"] == 4 * (6 * 50 // 2 + 3 * 100 + 2 + 2 * 50)
     assert counts["real"] == 2 * 300
     assert counts["certify"] == 8 * (3 * 100 + 4 + 3 * 50)  # rehearsals, their episodes, accurate densities
     assert counts["evaluate"] == 20 * 3 * (5 + 10 + 20 + 50 + 100 + 200)  # the curve; this family's values are exact
@@ -185,7 +185,7 @@ class Impatient(Silent):
             raise KeyboardInterrupt
 
 
-STAGE_TITLES = ("train lookup", "calibrate", "sim2real", "certify", "deploy", "train blind", "evaluate")
+STAGE_TITLES = ("train lookup", "calibrate", "sim2real", "appraise", "certify", "deploy", "evaluate")
 
 
 def test_interrupted_anywhere_a_run_goes_on(finished, folder, tmp_path):
@@ -244,14 +244,11 @@ def states_of_fits(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_interrupted_training_goes_on_in_its_folder(finished, tmp_path, monkeypatch):
-    """In the middle of the second fit: the first one is not done again, and the summary is the uninterrupted run's."""
+    """In the middle of a fit: the summary is the uninterrupted run's."""
     monkeypatch.setattr(work, "SAVE_SECONDS", -1.0)
     with pytest.raises(KeyboardInterrupt):
         grid_run(folder=tmp_path, progress=Impatient(series="held_out_risk/lookup/", step=50))
     assert states_of_fits(tmp_path) == ["lookup", "lookup-1-3"]  # the fit, and its layer in work
-    with pytest.raises(KeyboardInterrupt):
-        grid_run(folder=tmp_path, progress=Impatient(series="held_out_risk/blind/", step=50))
-    assert states_of_fits(tmp_path) == ["blind", "blind-1-3"]  # the fit, and its layer in work
     whole = grid_run(folder=tmp_path)
     assert without_seconds(whole) == without_seconds(finished) and not (tmp_path / "training").exists()
 
