@@ -38,7 +38,7 @@ class Cluster:
     def map(self, task: Task, shared: Any, payloads: Sequence[Any], hear: Tell = unheard) -> Iterator[Any]:
         """See `Workers`; what all parts share is put once into the memory of every machine that needs it."""
         common, threads = self._ray.put(pack((task, shared))), torch.get_num_threads()
-        doing = self._do.options(num_cpus=threads)
+        doing = self._do.options(num_cpus=min(threads, self._largest_node()))
         most = WAITING * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         waiting: deque = deque()
         for part in range(len(payloads)):
@@ -52,6 +52,17 @@ class Cluster:
         """Leaves the cluster; one that was begun here ends."""
         if self._begun:
             self._ray.shutdown()
+
+    def _largest_node(self) -> int:
+        """Cores of the largest machine: a part that asks for more than any machine has would wait for ever."""
+        cores = max((int(node["Resources"].get("CPU", 0)) for node in self._ray.nodes() if node["Alive"]), default=0)
+        if not cores:
+            raise SettingError(
+                expected="a Ray cluster with a machine that has a core to work on",
+                got="none",
+                cause="start one: ray start --address=HEAD --num-cpus=CORES",
+            )
+        return cores
 
     def _got(self, promised: Any, part: int, parts: int) -> Any:
         """A packed answer."""
