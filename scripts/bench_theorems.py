@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -122,8 +123,14 @@ class Environments:
 class Learner:
     """TD-Eliminate, Consensus and DFS-Learn on counts, with a budget's sizes (theory.md 2.3, 2.5)."""
 
-    def __init__(self, environments: Environments, budget: Budget, rule: str):
-        self.environments, self.budget, self.rule = environments, budget, rule
+    def __init__(
+        self,
+        environments: Environments,
+        budget: Budget,
+        rule: str,
+        on_round: Callable[[int, float, float], None] = lambda member, V_star, value: None,
+    ):
+        self.environments, self.budget, self.rule, self.on_round = environments, budget, rule, on_round
         F, B, xi = environments.members.size, len(environments.theta), environments.mixture.graph.num_states
         self.alive = torch.ones(F, dtype=torch.bool)
         self.V_hat = torch.zeros(F, B, xi, dtype=torch.float64)
@@ -170,6 +177,7 @@ class Learner:
         while True:
             member = int(self.alive.nonzero()[-1])  # any survivor will do; f* is the first
             returns, visited = self.roll(member)
+            self.on_round(member, V_star, float(returns.mean()))
             if V_star - float(returns.mean()) <= self.budget.epsilon_demand:
                 return [member]
             for state in sorted(set(visited[: self.budget.n_probes].flatten().tolist()) - set(self.learned)):

@@ -1,12 +1,18 @@
 """Theorems at their own sizes, on counts: the erratum keeps its claims, the printed rule breaks them; L and R hold."""
 
+import itertools
+import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from s2r_torch.density.grid import DensityGrid
 from s2r_torch.families import make_family
+from s2r_torch.families.mixture.predictors import MixturePredictors
+from s2r_torch.planner.budget import C_TD
 from s2r_torch.planner.schedules import Setting, loops, paper, sweep
 from s2r_torch.rng import Seed
 
@@ -48,6 +54,89 @@ def test_guarantees_at_their_own_sizes(plan):
     worlds = bench.fresh_worlds(MIXTURE, MEMBERS, plan, Seed.root(2))
     assert bool(learner.alive[0]) and int(learner.alive.sum()) < MEMBERS.size / 2
     assert max(float(worlds.losses(member).mean()) for member in chosen) <= epsilon
+
+
+# -- Theorem L, part by part ----------------------------------------------------------------------------------------
+
+STACKED = make_family("mixture", horizon=2, base="stacked", theta_law="two_point")
+CHAIN = make_family("mixture", horizon=2, kind="chain", theta_law="two_point")
+OF_LOOPS = Setting(2, 2, 2, 64, 0.3, 0.1, 2.0, 1, 1.9, 1.0, 0.28, cover_width=2)
+
+
+def flips(mixture):
+    """All 64 sign flips; the last survivor of the root call flips all that follows it, and loses most."""
+    grid = DensityGrid.uniform(mixture.spec.low, mixture.spec.high, 301)
+    return MixturePredictors.build(mixture, grid, gains=(1.0,))
+
+
+def enumerated(environments, member, learned):
+    """V_b(pi^f) and the probability that pi^f visits a state that is not learned, over all sequences of cells."""
+    mixture, rows = environments.mixture, torch.arange(len(environments.theta))
+    graph, W, r = mixture.graph, environments.cells, environments.rewards
+    alone = replace(environments, members=environments.members.subset([member]))
+    actions = torch.stack([alone.q(s)[0].argmax(-1) for s in range(graph.num_states)])  # [xi, B, J]
+    value, escape = torch.zeros(len(rows)), torch.zeros(len(rows))
+    for cells in itertools.product(range(mixture.num_cells), repeat=graph.horizon):
+        state, p, total = torch.zeros(len(rows), dtype=torch.int64), torch.ones(len(rows)), torch.zeros(len(rows))
+        escaped = torch.zeros(len(rows), dtype=torch.bool)
+        for j in cells:
+            escaped |= ~torch.isin(state, torch.tensor(learned))
+            p, a = p * W[rows, state, j], actions[state, rows, j]
+            total, state = total + r[rows, state, j, a], graph.next_state[state, a]
+        value, escape = value + p * total, escape + p * escaped
+    return value, escape
+
+
+@pytest.mark.slow
+def test_lemmas_8_to_10_and_the_corollary_at_their_own_sizes():
+    """theory.md 3.2, (a) to (e), on every survivor, simulator and round; the first policy is found out."""
+    plan, epsilon, horizon = loops(OF_LOOPS), OF_LOOPS.epsilon, 2
+    budget, kappa, rounds = plan.budget, C_TD * math.sqrt(2) + 1, []
+    phi, G = budget.phi, (STACKED.offsets * STACKED.amplitudes).sum(-1)
+    error = phi / 2 / (1 + float(STACKED.ahead.max()))  # in z; M_h errs too: together f* errs by phi / 2 at most
+    environments = bench.Environments.draw(STACKED, flips(STACKED), budget.num_simulators, error, Seed.root(5))
+    best = STACKED.unit * (1 + environments.theta.abs() / 2 * (G[0] + G.max()))  # V* (theory.md 5.2)
+
+    def on_round(member, V_star, measured):
+        value, escape = enumerated(environments, member, learner.learned)
+        for f in learner.alive.nonzero().flatten().tolist():
+            V, P = enumerated(environments, f, learner.learned)
+            assert bool((best - V <= horizon**2 * kappa * phi + P).all())  # (a) Lemma 8
+            V_hat = float(learner.V_hat[f, :, 0].mean())
+            assert abs(V_hat - float(best.mean())) <= (horizon * kappa + 1) * phi  # (b) Corollary V*
+        assert abs(measured - float(value.mean())) <= epsilon / 16  # (c)
+        loss, accepted = float((best - value).mean()), V_star - measured <= budget.epsilon_demand
+        if accepted:
+            assert loss <= (horizon * kappa + 1) * phi + epsilon / 2 + epsilon / 16  # (e) Lemma 10
+        else:
+            assert float(escape.mean()) > epsilon / 8  # (d) Lemma 9
+            assert loss > horizon**2 * kappa * phi  # (a) needs its second term
+        rounds.append((accepted, len(learner.learned)))
+
+    learner = bench.Learner(environments, budget, "sharp", on_round)
+    (chosen,) = learner.sim2real()
+    found, learned = zip(*rounds, strict=True)
+    assert bool(learner.alive[0]) and found == (False,) * (len(found) - 1) + (True,) and len(found) >= 2
+    assert all(a < b for a, b in itertools.pairwise(learned)) and len(found) <= horizon * 2  # a hit in every round
+    worlds = bench.fresh_worlds(STACKED, flips(STACKED), plan, Seed.root(6))
+    assert float(worlds.losses(chosen).mean()) <= epsilon
+
+
+def test_lemma_8_where_some_states_are_learned():
+    """Of two states below the start one is learned: survivors lose what meeting the other costs, and no more."""
+    budget, kappa = loops(OF_LOOPS).budget, C_TD * math.sqrt(2) + 1
+    environments = bench.Environments.draw(CHAIN, flips(CHAIN), 500, 0.0, Seed.root(7))
+    amplitude = (environments.cells[:, 0] * CHAIN.amplitudes).sum(-1)
+    best = CHAIN.unit * (1.5 + environments.theta.abs() / 2 * amplitude)  # V* (theory.md 5.2)
+    learner, partly = bench.Learner(environments, budget, "sharp"), 0
+    learner.consensus(1, 0)
+    for state in (2, 0):
+        learner.td_eliminate(state)
+    for f in learner.alive.nonzero().flatten().tolist():
+        V, P = enumerated(environments, f, learner.learned)
+        assert bool((best - V <= 4 * kappa * budget.phi + P).all())
+        partly += bool(((P > 0.1) & (P < 0.9) & (best - V > 4 * kappa * budget.phi)).any())
+    assert bool(learner.alive[0]) and partly >= 1
 
 
 def test_counts_are_those_of_observations():
