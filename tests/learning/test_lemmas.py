@@ -1,4 +1,4 @@
-"""What Theorems E and L count: calls of Consensus and TD-Eliminate, and trajectories that miss every unlearned state."""
+"""What Theorems E and L count: calls of Consensus and TD-Eliminate, and trajectories that miss what is unlearned."""
 
 import itertools
 import math
