@@ -128,7 +128,8 @@ def traced(policy: Policy) -> torch.export.ExportedProgram:
             raise SettingError(
                 expected="a network that torch.export can trace",
                 got=f"{type(error).__name__}: {reason}",
-                cause="a network of your own that looks at numbers (`.item()`, `if`); deploy it with this library",
+                cause="a network of your own that looks at numbers (`.item()`, `if`), or at how many rows there are; "
+                "deploy it with this library",
             ) from error
 
 

@@ -190,6 +190,51 @@ class Scaled(nn.Module):
         return self.last(torch.tanh(self.first(x * self.scale)))
 
 
+class Doubling(nn.Module):
+    """Writes over what it is given."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs)
+
+    def forward(self, x):
+        return self.linear(x.mul_(2))
+
+
+class Named(nn.Module):
+    """Parameters called as what holds them calls its own."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.values, self.inner = nn.Parameter(torch.randn(inputs, outputs)), nn.Module()
+        self.inner.one = nn.Parameter(torch.randn(outputs))
+        self.register_parameter("inner/one", nn.Parameter(torch.randn(outputs)))
+
+    def forward(self, x):
+        return x @ self.values + self.inner.one - getattr(self, "inner/one")
+
+
+class Attending(nn.Module):
+    """Dropout within what vmap cannot run."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.first, self.last = nn.Linear(inputs, 8), nn.Linear(8, outputs)
+        self.middle = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+    def forward(self, x):
+        return self.last(self.middle(self.first(x)[:, None])[:, 0])
+
+
+class Wide(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs)
+
+    def forward(self, x):
+        return self.linear(x).double()
+
+
 TAKEN = {
     "dropout": lambda i, o: nn.Sequential(nn.Linear(i, 16), nn.Dropout(0.5), nn.Linear(16, o)),
     "item": Branching,
@@ -198,6 +243,10 @@ TAKEN = {
     "tied": lambda i, o: nn.Sequential(nn.Linear(i, 8), *[nn.Linear(8, 8)] * 2, nn.Linear(8, o)),
     "lazy": lambda i, o: nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(o)),
     "norm": lambda i, o: nn.Sequential(nn.Linear(i, 8), nn.LayerNorm(8), nn.Linear(8, o)),
+    "doubling": Doubling,
+    "named": Named,
+    "attending": Attending,
+    "wide": Wide,
 }
 
 
@@ -208,7 +257,7 @@ def test_modules_of_every_kind_are_trained_saved_and_used(kind, tmp_path):
     net, again = trained(name, where), trained(name, where)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(torch.equal(value, again.state_dict()[key]) for key, value in net.state_dict().items())
-    assert net.steps[0]._by_vmap is (kind not in ("item", "weight_norm"))
+    assert net.steps[0]._by_vmap is (kind not in ("item", "weight_norm", "attending"))
     policy = policy_of(net)
     save_policy(tmp_path / "p.safetensors", policy)
     loaded = load_policy(tmp_path / "p.safetensors")
@@ -220,6 +269,28 @@ def test_modules_of_every_kind_are_trained_saved_and_used(kind, tmp_path):
         one = loaded.condition(D[0])
         torch.testing.assert_close(one.q(step, x[0]), q[0, 0], atol=1e-5, rtol=0)
         assert one.act(step, x[0][:0]).shape == (0,)
+
+
+def test_what_a_module_says_later_is_named_too():
+    def short(q, _):
+        if len(q) > 20:
+            raise ValueError("too many rows")
+        return q
+
+    with pytest.raises(SettingError, match="Mine.module to map rows .*; got ValueError: too many rows"):
+        trained(free("short", lambda i, o: Inner(i, o, short)), problem("line"))
+
+
+def test_a_module_of_ones_own_is_exported(tmp_path):
+    where = problem("line")
+    policy = policy_of(make_net(free(), where, members=1)).condition(
+        bumps(where, 1, torch.Generator().manual_seed(1))[0]
+    )
+    export_policy(policy, tmp_path / "p.pt2")
+    program = torch.export.load(tmp_path / "p.pt2").module()
+    for n in (0, 1, 5):
+        x = readings(where, (1, n), torch.Generator().manual_seed(2))[0].float()
+        torch.testing.assert_close(program(torch.tensor(1), x)[1], policy.q(1, x), atol=1e-5, rtol=0)
 
 
 def test_what_is_frozen_stays_and_dropout_acts_in_training():
@@ -255,7 +326,39 @@ class Hidden(nn.Module):
         return self.linear(x) + self.shift
 
 
+class Inner(nn.Linear):
+    """A linear layer whose values go through a function, in training or always."""
+
+    def __init__(self, inputs, outputs, function):
+        super().__init__(inputs, outputs)
+        self.function = function
+
+    def forward(self, x):
+        return self.function(super().forward(x), self.training)
+
+
+SHARED = nn.Linear(21, 2)
+
+
+def broken(inputs, outputs):
+    raise RuntimeError("no such layer")
+
+
 REFUSED = {
+    "detached": (lambda i, o: Inner(i, o, lambda q, _: q.detach()), "values that depend on parameters"),
+    "frozen": (lambda i, o: nn.Linear(i, o).requires_grad_(False), "parameters .*; got none that requires a gradient"),
+    "in place": (lambda i, o: Inner(i, o, lambda q, _: q.sigmoid_().mul_(0.5)), "gradients of Mine.module; got Runt"),
+    "root": (lambda i, o: Inner(i, o, lambda q, _: (0 * q).sqrt()), "finite gradients .*; got NaN or inf in weight"),
+    "training": (lambda i, o: Inner(i, o, lambda q, on: q[:, :1] if on else q), r"got \[3, 1\] .* type in training"),
+    "training nan": (
+        lambda i, o: Inner(i, o, lambda q, on: q / 0 if on else q),
+        "finite .*; got NaN or inf in training",
+    ),
+    "sparse": (lambda i, o: Inner(i, o, lambda q, _: q.to_sparse()), "one per action"),
+    "again": (lambda i, o: SHARED, "a new module with numbers of its own at every call"),
+    "meta": (lambda i, o: nn.Linear(i, o, device="meta"), "a new module with numbers of its own at every call"),
+    "complex": (lambda i, o: nn.Linear(i, o, dtype=torch.complex64), "Mine.module to map rows|real numbers"),
+    "making": (broken, r"Mine.module\(21, 2\) to make a module; got RuntimeError: no such layer"),
     "spectral_norm": (
         lambda i, o: nn.utils.parametrizations.spectral_norm(nn.Linear(i, o)),
         "buffers that stay as they are from Mine.module; got parametrizations.weight.0._u.* of _SpectralNorm, which",

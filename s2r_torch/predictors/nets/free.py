@@ -15,17 +15,21 @@ when it is made: `_Examined` lists why.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from s2r_torch.defaults import plain_torch
-from s2r_torch.errors import SettingError
+from s2r_torch.errors import S2RError, SettingError
 from s2r_torch.predictors.nets.architectures import LookupNet
 from s2r_torch.predictors.nets.steps import Constants, Sizes, Step
+from s2r_torch.text import printable
 
 ROWS = 3  # of the example that a module is examined with
+FORWARD = "the module's forward"
 Weights = dict[str, Tensor]
 
 
@@ -44,8 +48,10 @@ class FreeNet(LookupNet):
         seed = int(torch.randint(2**62, (1,), generator=generator))
         with torch.random.fork_rng(devices=[]), plain_torch(), torch.inference_mode(False), torch.enable_grad():
             torch.manual_seed(seed)  # users' code sees torch as it is when imported, with a stream of its own
-            modules = [self.module(inputs, sizes.num_actions) for _ in range(self.size)]
-            return FreeStep(modules, sizes, torch.randn(ROWS, inputs), f"{type(self).__name__}.module")
+            name = f"{type(self).__name__}.module"
+            with _named(f"{name}({inputs}, {sizes.num_actions}) to make a module", "the code that makes it"):
+                modules = [self.module(inputs, sizes.num_actions) for _ in range(self.size)]
+            return FreeStep(modules, sizes, torch.randn(ROWS, inputs), name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +81,7 @@ class FreeStep(Step):
 
     def __init__(self, modules: list[nn.Module], sizes: Sizes, rows: Tensor, name: str):
         super().__init__()
-        self.sizes = sizes
+        self.sizes, self.name = sizes, name
         examined = _Examined(name, sizes.num_actions, modules)
         expected = torch.stack([examined.outputs(module, rows) for module in modules])
         weights, constants = examined.state(rows)
@@ -86,17 +92,18 @@ class FreeStep(Step):
         self._constants = {f"constant/{_key(k)}": k for k in constants}
         self._module = [modules[0].to("meta")]  # in a list: not a submodule, its own weights are not used
         self._by_vmap = self._vmap_gives(rows, expected)
-        if not self._by_vmap and not _close(self._run(dict(self.weights.items()), rows), expected):
-            examined.refuse(
-                "members that differ by their parameters alone", "another result with their parameters only"
-            )
+        with torch.no_grad():
+            alike = self._by_vmap or _close(self._run(dict(self.weights.items()), rows), expected)
+        if not alike:
+            what = "members that differ by their parameters alone"
+            examined.refuse(what, "another result with their parameters only")
 
     def prepare(self, summary: Tensor, scarcity: Tensor, constants: Constants) -> PreparedFree:
         return PreparedFree(torch.cat([summary, scarcity[:, None]], -1), dict(self.weights.items()))
 
     def values(self, prepared: PreparedFree, columns: Tensor, n: int) -> Tensor:
         rows = torch.cat([prepared.summary.repeat_interleave(n, 0), columns[:-1].T], -1)  # [m, inputs]
-        if len(rows) == 0:  # what a module makes of nothing is its own affair
+        if not torch.compiler.is_exporting() and len(rows) == 0:  # what a module makes of nothing is its own affair
             return rows.new_zeros(len(next(iter(prepared.weights.values()))), self.sizes.num_actions, 0)
         return self._run(prepared.weights, rows).mT
 
@@ -111,12 +118,13 @@ class FreeStep(Step):
 
         def one(member: Weights) -> Tensor:
             named = {self._names[k]: w for k, w in member.items()}
-            return torch.func.functional_call(self._module[0], named | constants, (rows,))
+            return torch.func.functional_call(self._module[0], named | constants, (rows.clone(),)).to(rows.dtype)
 
-        if self._by_vmap:
-            return torch.func.vmap(one, randomness="different")(weights)
-        members = range(len(next(iter(weights.values()))))
-        return torch.stack([one({k: w[f] for k, w in weights.items()}) for f in members])
+        with _named(f"{self.name} to map rows {list(rows.shape)} to values", FORWARD):
+            if self._by_vmap:
+                return torch.func.vmap(one, randomness="different")(weights)
+            members = range(len(next(iter(weights.values()))))
+            return torch.stack([one({k: w[f] for k, w in weights.items()}) for f in members])
 
     def _vmap_gives(self, rows: Tensor, expected: Tensor) -> bool:
         """Whether vmap runs the module, in training and in use, and gives what every module alone gave."""
@@ -136,6 +144,9 @@ class _Examined:
         self.name, self.num_actions, self.modules = name, num_actions, modules
         if not all(isinstance(module, nn.Module) for module in modules):
             self.refuse("an nn.Module", type(modules[0]).__name__)
+        parameters = [p for module in modules for p in module.parameters()]
+        if len({*map(id, parameters)}) < len(parameters) or any(p.is_meta for p in parameters):
+            self.refuse("a new module with numbers of its own at every call", "the same one again, or none", "reuse")
 
     def refuse(self, expected: str, got: str, cause: str = "a module that cannot be a predictor") -> None:
         raise SettingError(expected=f"{expected} from {self.name}", got=got, cause=cause)
@@ -144,12 +155,7 @@ class _Examined:
     def outputs(self, module: nn.Module, rows: Tensor) -> Tensor:
         """What the module gives in use, [ROWS, A]."""
         module.eval()
-        q = self._called(module, rows)
-        if not isinstance(q, Tensor) or q.shape != (len(rows), self.num_actions) or not q.is_floating_point():
-            got = f"{list(q.shape)} of {q.dtype}" if isinstance(q, Tensor) else type(q).__name__
-            self.refuse(f"values [n, {self.num_actions}], one per action,", got, "a wrong output size; it is given")
-        if not bool(torch.isfinite(q).all()):
-            self.refuse("finite values", "NaN or inf", "its initialisation")
+        q = self._values(module, rows).to(rows.dtype)
         if not _close(self._called(module, rows), q):
             self.refuse("the same values for the same rows", "others", "randomness that `eval()` does not switch off")
         if not _close(self._called(module, rows[:1]), q[:1]):
@@ -159,11 +165,15 @@ class _Examined:
     def state(self, rows: Tensor) -> tuple[dict[str, tuple[Tensor, bool]], Weights]:
         """Parameters, stacked, with whether they are trained; and buffers, which are constants."""
         first, others = self.modules[0], self.modules[1:]
-        if not any(True for _ in first.parameters()):
-            self.refuse("parameters", "none", "nothing to train")
+        trained = {name: p for name, p in first.named_parameters() if p.requires_grad}
+        if not trained:
+            self.refuse("parameters", "none that requires a gradient", "nothing to train")
+        odd = [name for name, p in first.named_parameters() if not p.is_floating_point()]
+        if odd:
+            self.refuse("parameters of real numbers", f"others in {', '.join(odd[:4])}", "make constants buffers")
         constants = {name: buffer.detach().clone() for name, buffer in first.named_buffers()}
         written = {name: (id(buffer), buffer._version) for name, buffer in first.named_buffers()}
-        self._called(first.train(), rows)
+        self._require_gradients(self._values(first.train(), rows), trained)
         changed = [name for name, buffer in first.named_buffers() if written[name] != (id(buffer), buffer._version)]
         if changed:
             kind = type(first.get_submodule(changed[0].rpartition(".")[0])).__name__
@@ -185,22 +195,54 @@ class _Examined:
         }
         return stacked, constants
 
+    def _require_gradients(self, q: Tensor, trained: Mapping[str, Tensor]) -> None:
+        """Refuses values that no step of training could change, or would only spoil."""
+        if not q.requires_grad:
+            self.refuse("values that depend on parameters", "constants", "no_grad, detach or NumPy in its forward")
+        with _named(f"gradients of {self.name}", "an operation in place, or one that has no gradient"):
+            gradients = torch.autograd.grad(q.sum(), list(trained.values()), allow_unused=True)
+        broken = [
+            name
+            for name, gradient in zip(trained, gradients, strict=True)
+            if gradient is not None and not bool(torch.isfinite(gradient).all())
+        ]
+        if broken:
+            self.refuse("finite gradients", f"NaN or inf in {', '.join(broken[:4])}", "a root or a logarithm at 0")
+
+    def _values(self, module: nn.Module, rows: Tensor) -> Tensor:
+        """What the module gives for these rows, [ROWS, A], as it is."""
+        q, mode = self._called(module, rows), "in training" if module.training else "in use"
+        plain = isinstance(q, Tensor) and q.layout == torch.strided and q.is_floating_point()
+        if not plain or q.shape != (len(rows), self.num_actions):
+            got = f"{list(q.shape)} of {q.dtype}" if isinstance(q, Tensor) else type(q).__name__
+            cause = f"a wrong output size or type {mode}; the size is given"
+            self.refuse(f"values [n, {self.num_actions}], one per action,", got, cause)
+        if not bool(torch.isfinite(q).all()):
+            self.refuse("finite values", f"NaN or inf {mode}", "its initialisation")
+        return q
+
     def _called(self, module: nn.Module, rows: Tensor) -> Tensor:
-        try:
+        with _named(f"{self.name} to map rows {list(rows.shape)} to values", FORWARD):
             return module(rows.clone())
-        except Exception as error:  # a user's own code
-            reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
-            raise SettingError(
-                expected=f"{self.name} to map rows {list(rows.shape)} to values",
-                got=reason,
-                cause="the module's forward",
-            ) from error
+
+
+@contextmanager
+def _named(expected: str, cause: str) -> Iterator[None]:
+    """Whatever a user's own code raises in the block becomes one SettingError."""
+    try:
+        yield
+    except S2RError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {printable(str(error).strip().partition(chr(10))[0])}"
+        raise SettingError(expected=expected, got=reason, cause=cause) from error
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and bool(torch.allclose(a, b, rtol=1e-4, atol=1e-5))
+    return a.shape == b.shape and bool(torch.allclose(a.to(b.dtype), b, rtol=1e-4, atol=1e-5))
 
 
 def _key(name: str) -> str:
-    """Names without dots, as `nn.ParameterDict` wants them."""
-    return name.replace(".", "/")
+    """Names without dots, as `nn.ParameterDict` wants them, none that it has itself, and no two the same."""
+    key = name.replace("%", "%25").replace("/", "%2F").replace(".", "/")
+    return f"%{key}" if hasattr(nn.ParameterDict, key) else key
