@@ -89,15 +89,27 @@ class Registry(Mapping[str, Any]):
 
 
 def search_working_folder() -> None:
-    """Makes the working folder a place where modules are, whatever script runs."""
+    """Makes the working folder the first place where modules are, whatever command runs."""
     if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
+        sys.path.insert(0, str(Path.cwd()))
+
+
+def import_namesake(registry: Registry, name: str) -> None:
+    """Imports NAME.py of the working folder where a person asks for a NAME that nothing has registered yet.
+
+    For what is typed, never for what a file says.
+
+    Raises:
+        SettingError: that module cannot be imported.
+    """
+    if name not in registry and name.isidentifier() and Path(f"{name}.py").is_file():
+        import_plugins([name])
 
 
 def import_plugins(modules: Iterable[str]) -> None:
     """Imports users' modules, which register families, networks and comparators; before anything is built or loaded.
 
-    The working folder counts as a place where modules are, whatever script runs.
+    The working folder is the first place where modules are, whatever command runs.
 
     Raises:
         SettingError: a module cannot be imported.

@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from configuration import CONF, plain_config
 from hydra import compose, initialize_config_dir
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from s2r_torch.base import Simulators
+from s2r_torch.commands.configuration import CONF, plain_config
 from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.errors import S2RError
 from s2r_torch.families.contract import Family

@@ -23,14 +23,15 @@ LAYERS = (
     ("comparators",),
     ("runs",),
     ("reports",),
+    ("commands",),
 )
 SIBLINGS = (("learning", "deployment"),)  # simulators | reality: neither ever imports the other
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
-# Only these may import these; hydra belongs to scripts alone.
+# Only these may import these; hydra belongs to commands alone.
 HOMES = {
-    "hydra": set(),
-    "omegaconf": set(),
+    "hydra": {"commands/configuration.py"},
+    "omegaconf": {f"commands/{name}.py" for name in ("compare", "configuration", "deploy", "plan", "run")},
     "lightning": {f"predictors/training/{name}.py" for name in ("layer_fit", "trainer")},
     "joblib": {"workers/processes.py"},
     "ray": {"workers/cluster.py"},
@@ -128,7 +129,7 @@ def test_simulators_and_reality_never_import_each_other(siblings):
 
 def test_algorithms_never_import_families():
     """Algorithms know protocols only; what judges and compares them may name families."""
-    allowed = {"families", "comparators", "runs"}
+    allowed = {"families", "comparators", "runs", "commands"}
     for path in modules():
         if part(path) not in allowed:
             assert not [n for n in imports(path) if n.startswith("s2r_torch.families")], path

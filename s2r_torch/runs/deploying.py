@@ -22,9 +22,9 @@ from s2r_torch.deployment.policy_file import family_of, load_certificate, load_p
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.deployment.recording.files import require_empty_form
 from s2r_torch.errors import CheckpointError, FileError, S2RError, SettingError
-from s2r_torch.families import exact, make_family
+from s2r_torch.families import FAMILIES, exact, make_family
 from s2r_torch.families.contract import Family
-from s2r_torch.registry import import_plugins, search_working_folder
+from s2r_torch.registry import import_namesake, import_plugins, search_working_folder
 from s2r_torch.rng import Seed
 from s2r_torch.runs.deploy_settings import DeploySettings, FamilyWorld, LiveWorld, RecordedWorld
 from s2r_torch.text import printable
@@ -81,6 +81,8 @@ def site_of(settings: DeploySettings) -> Iterator[Site]:
         CheckpointError, RecordingError, FileError: a file cannot be used.
     """
     import_plugins(settings.plugins)
+    if isinstance(settings.world, FamilyWorld) and settings.world.family is not None:
+        import_namesake(FAMILIES, settings.world.family)
     checkpoint = Path(settings.checkpoint).expanduser()
     policy = load_policy(checkpoint)
     if settings.template:

@@ -21,7 +21,7 @@ from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.nodes import nodes_for
 from s2r_torch.encoders.encoding import IDENTITY, MOST_FEATURES, Encoding, made
 from s2r_torch.errors import SettingError
-from s2r_torch.families import family_named
+from s2r_torch.families import FAMILIES, family_named
 from s2r_torch.families.contract import Family
 from s2r_torch.learning.calibration import CalibrationSettings
 from s2r_torch.learning.estimator import DensitySettings
@@ -32,7 +32,7 @@ from s2r_torch.predictors.nets.settings import check_nets
 from s2r_torch.predictors.registry import net_class, variants
 from s2r_torch.predictors.training.settings import TrainerSettings, TrainingSettings, check_trainer
 from s2r_torch.problem import Problem
-from s2r_torch.registry import import_plugins
+from s2r_torch.registry import import_namesake, import_plugins
 from s2r_torch.schema import Name, OneOf, Positive, Range, Settings, Share, Size, Where, arguments, build, value_of
 
 
@@ -302,7 +302,7 @@ def settings_from(config: Mapping[str, Any]) -> RunSettings:
 
 
 def family_from(config: Mapping[str, Any]) -> Family:
-    """The family that `env` of a composed configuration names, with its parameters.
+    """The family that `env` of a composed configuration names, with its parameters; NAME.py is imported for env=NAME.
 
     Raises:
         SettingError: an unknown family, or a parameter that it does not take.
@@ -317,6 +317,7 @@ def family_from(config: Mapping[str, Any]) -> Family:
             "plugins=[walk] env=walk",
         )
     name = value_of(str, env.get("name"), "env.name")
+    import_namesake(FAMILIES, name)
     return family_named(name, {key: value for key, value in env.items() if key != "name"}, "env")
 
 

@@ -1,10 +1,8 @@
 """Comparisons: every entry with every seed, kept when interrupted, and honest about who misses what is wanted."""
 
 import csv
-import importlib.util
 import json
 from io import StringIO
-from pathlib import Path
 
 import pytest
 from hydra import initialize_config_dir
@@ -12,33 +10,30 @@ from rich.console import Console
 from support.smoke import CONF, composed
 from support.summaries import summary_by_hand
 
+from s2r_torch.commands import compare as command
 from s2r_torch.files.records import Codec
 from s2r_torch.predictors.registry import NETS
 from s2r_torch.reports.comparison import by_entry, comparison_table, row_of, verdict, write_comparison
 from s2r_torch.runs.folder import RunFolder
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "compare.py"
-
 
 @pytest.fixture
 def script(monkeypatch):
-    """scripts/compare.py, whose runs take no time; `script.done` lists (entry, seed) of those that were run."""
-    specification = importlib.util.spec_from_file_location("compare_script", SCRIPT)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    module.done, module.stop_at = [], None
+    """s2r-compare, whose runs take no time; `script.done` lists (entry, seed) of those that were run."""
+    monkeypatch.setattr(command, "done", [], raising=False)
+    monkeypatch.setattr(command, "stop_at", None, raising=False)
 
     def executed(settings, family, folder, progress, workers):
-        if folder.name == module.stop_at:
+        if folder.name == command.stop_at:
             raise KeyboardInterrupt
         RunFolder(folder, {"steps": settings.predictors.training.steps}, Codec([]))
-        module.done.append(folder.name)
+        command.done.append(folder.name)
         return settings
 
-    monkeypatch.setattr(module, "execute", executed)
+    monkeypatch.setattr(command, "execute", executed)
     shown = lambda settings: summary_by_hand(0.2 if "mlp" in settings.nets else 0.01)  # noqa: E731
-    monkeypatch.setattr(module.Summary, "of", staticmethod(shown))
-    return module
+    monkeypatch.setattr(command.Summary, "of", staticmethod(shown))
+    return command
 
 
 def compare(script, folder, *given):

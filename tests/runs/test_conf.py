@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from configuration import plain_config
-from script_help import help_on_runs
 from support.optional import needs
 from support.smoke import CONF, SMALL, composed, small_settings
 
+from s2r_torch.commands.configuration import plain_config
+from s2r_torch.commands.help import help_on_runs
 from s2r_torch.encoders import ENCODERS
 from s2r_torch.errors import SettingError
 from s2r_torch.families import FAMILIES

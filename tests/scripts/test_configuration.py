@@ -1,21 +1,21 @@
 """Scripts from their command line to their end, in this process and, where the process matters, in one of their own."""
 
+import importlib
 import io
 import os
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
-import configuration
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 from rich.console import Console
 from support.smoke import ROOT
 
+from s2r_torch.commands import configuration
 from s2r_torch.runs.settings import configured
-
-SCRIPTS = ROOT / "scripts"
 
 
 @pytest.fixture
@@ -128,14 +128,56 @@ def test_code_of_users_that_exits_is_no_success(run, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_while_libraries_are_imported(number):
-    code = f"import starting, os, time; starting.end_on_signals(); os.kill(os.getpid(), {int(number)}); time.sleep(60)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=SCRIPTS, capture_output=True, text=True, timeout=60)
+    code = f"""
+import os, time
+from s2r_torch.commands import starting
+starting.end_on_signals()
+os.kill(os.getpid(), {int(number)})
+time.sleep(60)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 128 + number and done.stderr == "interrupted\n"
 
 
 def test_a_full_disk_is_one_line(tmp_path):
     with open("/dev/full", "w") as full:
-        command = [sys.executable, str(SCRIPTS / "plan.py"), "json=true", "figure=null", "epsilon_points=2"]
+        command = [sys.executable, str(ROOT / "scripts" / "plan.py"), "json=true", "figure=null", "epsilon_points=2"]
         done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
     assert done.returncode == 2
     assert done.stderr.splitlines() == ["OSError: [Errno 28] No space left on device"]
+
+
+@pytest.mark.parametrize(
+    ("name", "never"),
+    [
+        ("plan", "torch lightning gymnasium matplotlib"),
+        pytest.param("deploy", "lightning gymnasium matplotlib joblib", marks=pytest.mark.slow),
+        pytest.param("run", "lightning matplotlib", marks=pytest.mark.slow),
+        pytest.param("check", "lightning gymnasium matplotlib joblib", marks=pytest.mark.slow),
+    ],
+)
+def test_no_command_waits_for_what_its_help_does_not_need(tmp_path, name, never):
+    code = f"""
+import sys
+from s2r_torch.commands import starting
+sys.argv = ["s2r-{name}", "--help"]
+try:
+    starting.{name}()
+except SystemExit as ended:
+    assert not ended.code
+assert not set("{never}".split()) & set(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert f"s2r-{name}" in done.stdout + done.stderr
+
+
+def test_every_command_is_installed_and_has_a_script():
+    """What pyproject.toml names is there, and a clone has the same by python scripts/NAME.py."""
+    named = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert len(named) == 6
+    for command, place in named.items():
+        module, _, function = place.partition(":")
+        assert command == f"s2r-{function}" and callable(getattr(importlib.import_module(module), function))
+        script = {"new": "new_family"}.get(function, function)
+        assert f"    {function}()" in (ROOT / "scripts" / f"{script}.py").read_text().splitlines()

@@ -17,6 +17,7 @@ from rich.console import Console
 from support.policies import certificate_by_hand, judged_policy, policy_of
 from support.smoke import composed
 
+from s2r_torch.commands import deploy as deploy_script
 from s2r_torch.deployment import deploy as deployment
 from s2r_torch.deployment.likeness import Likeness
 from s2r_torch.deployment.policy_file import save_policy
@@ -24,9 +25,6 @@ from s2r_torch.deployment.recording.files import read_recording
 from s2r_torch.errors import CheckpointError, FileError, RecordingError, S2RError, SettingError, UnlikeSimulatorsError
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "deploy.py"
-LOADED = importlib.util.spec_from_file_location("deploy_script", SCRIPT)
-deploy_script = importlib.util.module_from_spec(LOADED)
-LOADED.loader.exec_module(deploy_script)
 
 ROBOT = '''
 import time

@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-import configuration  # noqa: F401  scripts/: defaults and names for Hydra
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+from s2r_torch.commands.configuration import CONF
 from s2r_torch.runs.settings import RunSettings, settings_from
 
 ROOT = Path(__file__).resolve().parents[2]
-CONF = ROOT / "conf"
 
 SMALL = (
     "check_family=false",

@@ -13,14 +13,13 @@ from s2r_torch.families.contract import require_name
 BASES = ("function", "gym", "torch")
 
 
-def write_family(name: str, base: str, folder: Path, checkout: Path | str = ".") -> list[Path]:
+def write_family(name: str, base: str, folder: Path) -> list[Path]:
     """Writes NAME.py, conf/experiment/NAME.yaml and test_NAME.py.
 
     Args:
         name: of the module, and of the family.
         base: `function` (plain Python), `gym` (a Gymnasium environment) or `torch` (batches).
         folder: where the files go.
-        checkout: where scripts/ is, for the commands in comments.
 
     Returns:
         The files.
@@ -48,5 +47,5 @@ def write_family(name: str, base: str, folder: Path, checkout: Path | str = ".")
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         source = (files(__package__) / f"{text}.txt").read_text(encoding="utf-8")
-        path.write_text(source.replace("my_world", name).replace("CHECKOUT", str(checkout)), encoding="utf-8")
+        path.write_text(source.replace("my_world", name), encoding="utf-8")
     return list(texts)

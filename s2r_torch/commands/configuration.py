@@ -1,9 +1,9 @@
-"""Configurations of the scripts: Hydra is known here alone.
+"""Configurations of the commands: Hydra is known here alone.
 
-Every key of a script's settings is there from the start, with the default of its dataclass (`defaults/run`), and its
+Every key of a command's settings is there from the start, with the default of its dataclass (`defaults/run`), and its
 records are open: whatever a command line says reaches `s2r_torch.schema`, which knows the types and says what is wrong.
 `net=NAME`, `env=NAME` and `world=NAME` need no file: any name makes a configuration, and the registries say whether it
-is known. Settings and registries are imported when a configuration asks for them: no script waits for another's.
+is known. Settings and registries are imported when a configuration asks for them: no command waits for another's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hydra
 from hydra.core.config_search_path import ConfigSearchPath
@@ -34,8 +34,10 @@ from s2r_torch.reports.endings import Ended, clear_ending, say
 from s2r_torch.schema import defaults, typo
 from s2r_torch.text import printable
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
-SHARED = CONF / "run"  # experiments and settings of a run, for every script that makes runs
+PACKAGE = Path(__file__).resolve().parent.parent
+SHIPPED = PACKAGE / "conf"  # of a wheel, which has a clone's conf/ (setup.py)
+CONF = SHIPPED if SHIPPED.is_dir() else PACKAGE.parent / "conf"
+SHARED = CONF / "run"  # experiments and settings of a run, for every command that makes runs
 NAMED = ("env", "net", "world", "encoder")  # groups whose options need no file
 
 
@@ -143,7 +145,7 @@ class Names(ConfigSource):
 
 
 class Places(SearchPathPlugin):
-    """Where configurations are looked for, beside the script's own folder: a user's come after those that ship."""
+    """Where configurations are looked for, beside the command's own folder: a user's come after those that ship."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         search_path.append("shared", f"file://{SHARED}")
@@ -170,7 +172,7 @@ Job = Callable[[DictConfig, Path, Console], None]
 def script(
     name: str, job: Job, *, kept: Callable[[DictConfig, Path], str], about: Callable[[], str], console: Console
 ) -> None:
-    """Runs a script from its command line to its end, whatever that is (`reports.endings`).
+    """Runs a command from its command line to its end, whatever that is (`reports.endings`).
 
     One of several jobs (`-m`) that fails does not end the others; failures are listed at the end, and the code is 2.
 
@@ -209,7 +211,7 @@ def script(
 
 
 def composed(overrides: list[str]) -> DictConfig:
-    """Another configuration of a run, within a script.
+    """Another configuration of a run, within a command.
 
     Raises:
         SettingError: it cannot be put together.
@@ -219,7 +221,7 @@ def composed(overrides: list[str]) -> DictConfig:
 
 
 def task_overrides() -> list[str]:
-    """What the command line changes, within a script."""
+    """What the command line changes, within a command."""
     return list(HydraConfig.get().overrides.task)
 
 
@@ -257,4 +259,4 @@ def plain_config(cfg: DictConfig) -> dict[str, Any]:
         SettingError: an interpolation that leads nowhere.
     """
     with our_errors():
-        return OmegaConf.to_container(cfg, resolve=True)
+        return cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True))

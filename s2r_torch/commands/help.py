@@ -1,4 +1,4 @@
-"""The help of the scripts: their own words, then every setting."""
+"""The help of the commands: their own words, then every setting."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def parameters_of(family: Callable) -> str:
 
 
 def help_on_deployments(doc: str) -> str:
-    """The help of the script that deploys: its own words, then every setting."""
+    """The help of the command that deploys: its own words, then every setting."""
     lines = [doc.strip(), "", "Settings: KEY=VALUE on the command line; what is shown is the default.", ""]
     lines += settings_help(DeploySettings, leave_out=["world"])
     for kind, record in WORLDS.items():
         named = f"world={kind}" if kind != "family" else f"world=family, or one of {', '.join(FAMILIES)}, or yours"
-        lines += ["", f"{named}: {inspect.getdoc(record).splitlines()[0]}", *settings_help(record, "world")]
+        lines += ["", f"{named}: {str(inspect.getdoc(record)).splitlines()[0]}", *settings_help(record, "world")]
     return "\n".join(lines)
 
 
 def help_on_runs(doc: str) -> str:
-    """The help of a script that makes runs: its own words, then every setting."""
+    """The help of a command that makes runs: its own words, then every setting."""
     lines = [
         doc.strip(),
         "",

@@ -1,0 +1,120 @@
+"""How many simulators and episodes do I need?
+
+s2r-plan                                   a table, and the figure plan.png
+s2r-plan horizon=5 num_actions=4 epsilon=0.05 figure=runs/my_plan.png
+s2r-plan json=true figure=null             JSON only
+s2r-plan policy=checkpoints/grid.safetensors epsilon=0.02    how many real episodes does this policy need?
+s2r-plan +experiment=grid step_seconds=0.001    how many steps and hours will this run of run.py take?
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from s2r_torch.commands.configuration import plain_config, script
+from s2r_torch.planner.comparators import rival_sizes
+from s2r_torch.planner.curves import Curves, exact_crossings, log_range, real_world_curves
+from s2r_torch.planner.looking import Looking, looking_of
+from s2r_torch.planner.orders import crossings, leading_orders
+from s2r_torch.planner.schedules import Plan, Setting, loops, paper, sweep
+from s2r_torch.planner.settings import PlanSettings
+from s2r_torch.reports.help import settings_help
+from s2r_torch.reports.plan_tables import SPREADS, answer, show, simulators_for
+from s2r_torch.schema import build, defaults
+
+
+def run(cfg: DictConfig, folder: Path, console: Console) -> None:
+    asked = build(PlanSettings, plain_config(cfg))
+    setting, path = asked.setting, asked.figure
+    plans = {plan.__name__: plan(setting, check_range=asked.check_range) for plan in (paper, loops, sweep)}
+    curves = real_world_curves(setting, log_range(*asked.epsilon_range, asked.epsilon_points))
+    measured = None if asked.policy is None else measured_of(asked.policy)
+    if path is not None:
+        from s2r_torch.reports.plan_figure import draw  # matplotlib, for those who want the figure
+
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        draw(setting, curves).savefig(path, dpi=160)
+    if asked.json:
+        data = as_data(setting, plans, curves, path) | {"looking": measured and asdict(measured)}
+        print(json.dumps(data, allow_nan=False))
+    else:
+        show(Console(), setting, plans, curves, path)
+        if asked.policy is not None:
+            Console().print(answer(asked.policy, measured, setting.epsilon), highlight=False, markup=False)
+
+
+def measured_of(policy: str) -> Looking | None:
+    """The curve of value against real episodes that a policy file holds."""
+    from s2r_torch.deployment.policy_file import read  # torch, for those who ask about a file
+
+    return looking_of(read(Path(policy).expanduser())[0]["notes"], policy)
+
+
+def as_data(setting: Setting, plans: dict[str, Plan], curves: Curves, path: str | None) -> dict:
+    """Everything the table and the figure show, and more, as plain data; integers are exact."""
+    return {
+        "setting": asdict(setting),
+        "plans": {name: asdict(plan) for name, plan in plans.items()},
+        "orders": asdict(leading_orders(setting)),
+        "rivals": asdict(rival_sizes(setting)),
+        "curves": asdict(curves),
+        "crossings": {
+            "exact": [
+                {"cheaper_below": below, "cheaper_above": above, "epsilon": epsilon}
+                for below, above, epsilon in exact_crossings(curves)
+            ],
+            "orders": [asdict(crossing) for crossing in crossings(setting)],
+        },
+        "certification": {str(spread): simulators_for(setting, spread) for spread in SPREADS},
+        "figure": path,
+    }
+
+
+def about() -> str:
+    return "\n".join([__doc__.strip(), "", *settings_help(PlanSettings)])
+
+
+def forecast(cfg: DictConfig, folder: Path, console: Console) -> None:
+    """What a run would ask of its simulators; imports what a run imports."""
+    from s2r_torch.reports.forecast_table import forecast_json, forecast_table
+    from s2r_torch.runs.forecast import ForecastSettings
+    from s2r_torch.runs.forecast import forecast as forecast_of
+    from s2r_torch.runs.settings import configured
+
+    config = plain_config(cfg)
+    told = build(ForecastSettings, {key: config.pop(key) for key in defaults(ForecastSettings)})
+    found = forecast_of(*configured(config))
+    if told.json:
+        print(json.dumps(forecast_json(found, told), allow_nan=False))
+    else:
+        Console().print(forecast_table(found, told))
+
+
+def about_forecasts() -> str:
+    from s2r_torch.runs.forecast import ForecastSettings
+
+    own = "Settings are those of run.py, and:"
+    return "\n".join([__doc__.strip(), "", own, *settings_help(ForecastSettings)])
+
+
+def nothing(cfg: DictConfig, folder: Path) -> str:
+    return "nothing is kept"
+
+
+def asks_about_a_run(arguments: list[str]) -> bool:
+    """Whether a command line names a run, or what a step of one takes."""
+    return any(argument.startswith(("+experiment=", "env=", "step_seconds=")) for argument in arguments)
+
+
+def main() -> None:
+    console = Console(stderr=True)  # stdout is for the answer alone
+    if asks_about_a_run(sys.argv[1:]):
+        script("forecast", forecast, kept=nothing, about=about_forecasts, console=console)
+    else:
+        script("plan", run, kept=nothing, about=about, console=console)

@@ -1,0 +1,60 @@
+"""The first thing that a command imports: Ctrl-C and SIGTERM end it well from the first moment on.
+
+While libraries are imported nothing is open and nothing is lost, so a signal ends the process at once; then
+`s2r_torch.reports.endings` takes over. This module knows the standard library alone, and a command imports what it
+needs and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from importlib import import_module
+
+
+def run() -> None:
+    """`s2r-run`."""
+    _start("run")
+
+
+def deploy() -> None:
+    """`s2r-deploy`."""
+    _start("deploy")
+
+
+def plan() -> None:
+    """`s2r-plan`."""
+    _start("plan")
+
+
+def compare() -> None:
+    """`s2r-compare`."""
+    _start("compare")
+
+
+def check() -> None:
+    """`s2r-check`."""
+    _start("check")
+
+
+def new() -> None:
+    """`s2r-new`."""
+    _start("new")
+
+
+def end_on_signals() -> None:
+    """A signal that the process was started to ignore stays ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _end)
+
+
+def _end(number: int, frame: object) -> None:
+    os.write(2, b"interrupted\n")
+    os._exit(130 if number == signal.SIGINT else 143)
+
+
+def _start(name: str) -> None:
+    end_on_signals()
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads fight over shared cores
+    import_module(f"s2r_torch.commands.{name}").main()
