@@ -155,8 +155,9 @@ def calibrated(evidence: Evidence, settings: RuleSettings) -> Verdict:
     f0's excess of pooled risk is at most the judges' average excess, so f0, and whoever is as good, stays unless a few
     judges carry most of it.
 
-    Not promised: anything about f*, which is not in a trained class, or about regret; all judges or all states at once;
-    that a bad member goes. `accuracy` is infinite. `scripts/bench.py slack` measures what this rule keeps.
+    Not promised: anything about f*, which is not in a trained class; all judges or all states at once; that a bad
+    member goes: where f0 fits simulators unevenly, one that is wrong everywhere may stay. Regret is bounded by the true
+    residual of f0, unknown (theory.md 2.9), so `accuracy` is infinite. `scripts/bench.py slack` measures what stays.
     """
     verdict = pooled(evidence, settings)
     return Verdict(verdict.keep, verdict.threshold, math.inf)
