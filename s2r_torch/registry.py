@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from s2r_torch.errors import SettingError
+from s2r_torch.defaults import plain_torch
+from s2r_torch.errors import S2RError, SettingError
+from s2r_torch.text import printable
 
 
 class Registry(Mapping[str, Any]):
@@ -106,21 +108,24 @@ def import_namesake(registry: Registry, name: str) -> None:
         import_plugins([name])
 
 
+@plain_torch()
 def import_plugins(modules: Iterable[str]) -> None:
     """Imports users' modules, which register families, networks and comparators; before anything is built or loaded.
 
-    The working folder is the first place where modules are, whatever command runs.
+    The working folder is the first place where modules are, whatever command runs. torch's defaults stay as they are.
 
     Raises:
-        SettingError: a module cannot be imported.
+        SettingError: a module cannot be imported, whatever it raises.
     """
     for name in modules:
         search_working_folder()
         try:
             importlib.import_module(name)
-        except ImportError as error:
+        except (S2RError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # a SystemExit of theirs would be an end of ours
             raise SettingError(
                 expected=f"an importable module {name!r}",
-                got=f"{type(error).__name__}: {error}",
-                cause="a typo in plugins, or a module that is not on the Python path",
+                got=f"{type(error).__name__}: {printable(error)}",
+                cause="a typo in plugins, a module that is not on the Python path, or a fault in it",
             ) from error

@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
+from support.smoke import SMALL, composed
 
 from s2r_torch.defaults import plain_torch
+from s2r_torch.errors import SettingError
+from s2r_torch.families import FAMILIES, make_family
+from s2r_torch.registry import import_plugins
+from s2r_torch.runs.run import execute
+from s2r_torch.runs.settings import configured
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -80,6 +87,61 @@ def test_loading_acting_exporting_and_saving_are_the_same_to_the_bit(tmp_path):
     results = done.stdout.splitlines()
     assert len(results) == 10 and "CERTIFICATE" in results[0]
     assert len(set(results)) == 1
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("treasure", "minigrid", "digits")])
+def test_a_familys_worlds_are_the_same(name):
+    def drawn():
+        family = make_family(name)
+        theta = family.prior(2, torch.Generator().manual_seed(0))
+        world = family.world(theta[0], torch.Generator().manual_seed(1))
+        steps = [world.reset(3), world.step(torch.zeros(3, dtype=torch.int64))]
+        return torch.cat([theta.flatten(), *(x.flatten() for x in steps)])
+
+    before = drawn()
+    try:
+        torch.set_default_dtype(torch.float64)
+        assert torch.equal(drawn(), before)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_settings_are_checked_under_any_defaults():
+    config = OmegaConf.to_container(composed(*SMALL), resolve=True)
+    try:
+        torch.set_default_dtype(torch.float64)
+        assert configured(config)[1].name == "grid"
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.slow
+def test_a_run_under_other_defaults_is_the_same():
+    config = OmegaConf.to_container(composed(*SMALL), resolve=True)
+    before = policy_bits(config)
+    try:
+        torch.set_default_dtype(torch.float64)
+        assert policy_bits(config) == before
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def policy_bits(config) -> list[bytes]:
+    results = execute(*configured(config))
+    tensors = (group.tensors() for group in results.meta_policy.ensemble.groups)
+    return [value.detach().numpy().tobytes() for found in tensors for _, value in sorted(found.items())]
+
+
+def test_a_plugin_changes_no_default(tmp_path, monkeypatch):
+    (tmp_path / "greedy_plugin.py").write_text(
+        "import torch; torch.set_default_dtype(torch.float64); torch.set_default_device('meta')"
+    )
+    (tmp_path / "rude_plugin.py").write_text("raise SystemExit(0)")
+    monkeypatch.syspath_prepend(tmp_path)
+    import_plugins(["greedy_plugin"])
+    assert torch.ones(1).dtype == torch.float32 and torch.ones(1).device.type == "cpu"
+    with pytest.raises(SettingError, match="an importable module 'rude_plugin'; got SystemExit: 0"):
+        import_plugins(["rude_plugin"])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])

@@ -83,8 +83,8 @@ class Camera:
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
         """The prior: theta [n, 3]."""
         u = torch.rand(n, 3, dtype=torch.float64, generator=generator)
-        widths = torch.tensor([2 * math.pi, self.gain_high - self.gain_low, 1.0])
-        return u * widths + torch.tensor([0.0, self.gain_low, 0.0])
+        widths, low = [2 * math.pi, self.gain_high - self.gain_low, 1.0], [0.0, self.gain_low, 0.0]
+        return u * torch.tensor(widths, dtype=torch.float32) + torch.tensor(low, dtype=torch.float32)
 
 
 class CameraFamily(GymFamily):

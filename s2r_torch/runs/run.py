@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from s2r_torch.defaults import plain_torch
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.encoders.encoding import Encoding
 from s2r_torch.episodes import Ledger
@@ -104,6 +105,7 @@ class Results:
         return sum(stage.cpu_seconds for stage in self.finished.values())
 
 
+@plain_torch()
 def execute(
     settings: RunSettings,
     family: Family,

@@ -17,6 +17,7 @@ from s2r_torch.assurance.certify import CertificateSettings
 from s2r_torch.assurance.diagnostics import DiagnosticSettings
 from s2r_torch.base import PredictorGroup, ProblemSpec, StateGraph
 from s2r_torch.comparators.contract import COMPARATORS
+from s2r_torch.defaults import plain_torch
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.nodes import nodes_for
 from s2r_torch.encoders.encoding import IDENTITY, MOST_FEATURES, Encoding, made
@@ -270,6 +271,7 @@ class ComparisonSettings(Settings):
             )
 
 
+@plain_torch()
 def configured(config: Mapping[str, Any]) -> tuple[RunSettings, Family]:
     """The settings and the family of a composed configuration, checked alone and together: the door of every run.
 

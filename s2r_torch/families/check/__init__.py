@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from s2r_torch.defaults import plain_torch
 from s2r_torch.errors import S2RError, SettingError, SimulatorError
 from s2r_torch.families.check.contract import (
     check_float32,
@@ -67,6 +68,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
 FATAL = ("prior", "simulators")  # without these nothing else can be looked at
 
 
+@plain_torch()
 def check_family(
     family: Family, seed: int = 0, *, explore: Explore | None = None, only: Collection[str] | None = None
 ) -> Report:
