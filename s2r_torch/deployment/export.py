@@ -7,6 +7,7 @@ The file holds one world's densities for good. What it takes:
 
     readings   float32; float64 where the box lies so far from 0 that float32 does not tell readings apart
                (`reading_dtype`). Another type or number of columns is an error, of torch or of the runtime.
+               Steps of an .onnx file are int64.
     refused    readings that are not finite, and steps beyond the horizon, get action -1: a program has no other way.
                1e39 is finite in float64, and infinite in float32.
     device     the CPU that it was made on. `torch.export.passes.move_to_device_pass(program, "cuda")`, applied to what

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +24,7 @@ from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.predictors.acting import Actor, actor
 from s2r_torch.predictors.ensemble import Ensemble, greedy_actions
 from s2r_torch.problem import Problem
+from s2r_torch.text import printable
 
 FEW = 16
 
@@ -190,11 +193,7 @@ class Policy:
             ObservationError: another shape, readings that are not finite real numbers, or float32 in a box so far from
                 0 that it does not tell readings apart.
         """
-        spec = self.spec
-        if not 0 <= step < spec.horizon:
-            raise SettingError(
-                expected=f"a step in 0 .. {spec.horizon - 1}", got=str(step), cause="an episode longer than the horizon"
-            )
+        spec, step = self.spec, self._step(step)
         x = _readings(x)
         expected = (None, spec.obs_dim) if self.num_worlds is None else (self.num_worlds, None, spec.obs_dim)
         check_shape("observations", x, expected, "a missing batch axis, other worlds, or another sensor")
@@ -204,6 +203,17 @@ class Policy:
         if not _all_finite(x):
             raise ObservationError(expected="finite observations", got="NaN or inf", cause="a broken or stuck sensor")
         return self._q(step, x)
+
+    def _step(self, step: int) -> int:
+        """A step of the horizon, whatever kind of whole number it is."""
+        try:
+            found = operator.index(step)
+        except TypeError:
+            found = -1
+        if not 0 <= found < self.spec.horizon:
+            cause = "an episode longer than the horizon, or no whole number"
+            raise SettingError(expected=f"a step in 0 .. {self.spec.horizon - 1}", got=printable(step), cause=cause)
+        return found
 
     def act(self, step: int, x: Tensor) -> Tensor:
         """Greedy actions for x [n, d] or [B, n, d]: [...] int64."""
@@ -219,11 +229,22 @@ def _all_finite(x: Tensor) -> bool:
 
 def _readings(x: object) -> Tensor:
     """Readings on the CPU, in float32 or float64."""
-    if not isinstance(x, Tensor) or not x.is_cpu:
-        dtype = getattr(x, "dtype", None)  # a list has none: torch would take its default
-        x = torch.as_tensor(x, device="cpu", dtype=None if dtype is not None else torch.float64)
-    if x.dtype in (torch.float32, torch.float64):
-        return x
-    if x.is_complex():
-        raise ObservationError(expected="real observations", got=str(x.dtype), cause="another sensor")
-    return x.double()
+    x = x.cpu() if isinstance(x, Tensor) else _array(x)
+    if x.layout != torch.strided or x.is_complex():
+        got = f"{x.dtype} of layout {x.layout}"
+        raise ObservationError(expected="real observations, all of them there", got=got, cause="another sensor")
+    return x if x.dtype in (torch.float32, torch.float64) else x.double()
+
+
+def _array(x: object) -> Tensor:
+    """Arrays of whatever library, and lists; values that a mask hides are none."""
+    try:
+        found = np.asarray(x if not np.ma.isMaskedArray(x) else np.ma.filled(np.ma.asarray(x, dtype=float), np.nan))
+        if found.dtype.kind not in "iufb":
+            raise TypeError(f"{found.dtype} of shape {list(found.shape)}")
+        same = found.dtype.type in (np.float32, np.float64)  # a copy: no stride below 0, native bytes, not read-only
+        return torch.from_numpy(found.astype(found.dtype.newbyteorder("=") if same else np.float64, order="C"))
+    except (TypeError, ValueError) as error:  # NumPy's words for what is no array of numbers
+        raise ObservationError(
+            expected="observations as numbers", got=printable(error), cause="text, nothing, or rows of several lengths"
+        ) from error

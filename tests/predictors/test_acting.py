@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from support.policies import policy_of
@@ -11,7 +12,7 @@ from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.deployment.export import Program, reading_dtype
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.errors import LipschitzError, ObservationError
+from s2r_torch.errors import LipschitzError, ObservationError, SettingError
 from s2r_torch.predictors import acting
 from s2r_torch.predictors.acting import GroupActor, NetActor
 from s2r_torch.predictors.ensemble import Ensemble, greedy_actions
@@ -106,6 +107,43 @@ def test_readings_that_are_no_real_numbers():
     for x in (huge, huge[7:8]):
         with pytest.raises(ObservationError, match="finite observations"):
             policy.act(0, x)
+
+
+@pytest.mark.parametrize(
+    "x",
+    ["abc", None, [[0.1, 0.2], [0.3]], [["0.1", "0.2"]], np.zeros((2, 2), dtype=object), np.zeros(2, dtype="f4, f4")],
+    ids=str,
+)
+def test_what_is_no_array_of_numbers_is_said_to_be_none(x):
+    meta = policy_of()
+    with pytest.raises(ObservationError, match="observations as numbers; got .*; likely cause: text, nothing, or rows"):
+        meta.condition(densities(meta)).act(0, x)
+
+
+def test_arrays_of_every_layout_are_read_and_what_a_mask_hides_is_not():
+    meta = policy_of()
+    policy, x = meta.condition(densities(meta)), readings(meta.problem.grid, 20)
+    for other in (x.numpy()[::-1], x.numpy().astype(">f4"), np.asfortranarray(x), x.numpy().astype(np.longdouble)):
+        expected = policy.act(0, torch.from_numpy(np.ascontiguousarray(other, dtype=np.float64)))
+        assert torch.equal(policy.act(0, other), expected)
+    hidden = np.ma.masked_array(x.numpy(), mask=np.arange(40).reshape(20, 2) == 7)
+    for broken, message in ((hidden, "finite observations"), (x.to_sparse(), "layout torch.sparse")):
+        with pytest.raises(ObservationError, match=message):
+            policy.act(0, broken)
+
+
+@pytest.mark.parametrize("step", [-1, 5, 1.0, torch.tensor(1.0), None, "1", float("nan")], ids=str)
+def test_a_step_is_a_whole_number_of_the_horizon(step):
+    meta = policy_of()
+    with pytest.raises(SettingError, match="a step in 0 .. 4"):
+        meta.condition(densities(meta)).act(step, torch.zeros(1, 2))
+
+
+def test_steps_of_every_type_of_integer():
+    meta = policy_of()
+    policy, x = meta.condition(densities(meta)), readings(meta.problem.grid, 5)
+    for step in (np.int32(1), np.array(1), torch.tensor(1, dtype=torch.int32), torch.tensor([1])):
+        assert torch.equal(policy.act(step, x), policy.act(1, x))
 
 
 # -- far from 0 -----------------------------------------------------------------------------------------------------
