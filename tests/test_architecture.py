@@ -31,7 +31,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Only these may import these; hydra belongs to commands alone.
 HOMES = {
     "hydra": {"commands/configuration.py"},
-    "omegaconf": {f"commands/{name}.py" for name in ("compare", "configuration", "deploy", "plan", "run")},
+    "omegaconf": {f"commands/{path.name}" for path in (PACKAGE / "commands").glob("*.py")},
     "lightning": {f"predictors/training/{name}.py" for name in ("layer_fit", "trainer")},
     "joblib": {"workers/processes.py"},
     "ray": {"workers/cluster.py"},

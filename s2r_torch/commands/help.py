@@ -6,6 +6,7 @@ import inspect
 import textwrap
 from collections.abc import Callable
 
+from s2r_torch.encoders import ENCODERS
 from s2r_torch.families import FAMILIES
 from s2r_torch.predictors.nets.settings import NetSettings
 from s2r_torch.predictors.registry import NETS
@@ -18,6 +19,18 @@ def parameters_of(family: Callable) -> str:
     """A family's parameters with their defaults, as a command line has them."""
     named = inspect.signature(family).parameters.values()
     return " ".join(f"env.{p.name}={'???' if p.default is p.empty else p.default}" for p in named)
+
+
+def families() -> list[str]:
+    """Every family that ships, as a command line has it."""
+    return [line for name in FAMILIES for line in textwrap.wrap(f"env={name} {parameters_of(FAMILIES[name])}", 110)]
+
+
+def help_on_checks(doc: str) -> str:
+    """The help of the command that checks: its own words, and what it looks at of a run's settings."""
+    encoders = f"encoder=identity: one of {', '.join(ENCODERS)}, or one that plugins register; encoder.KEY=VALUE"
+    more = ["plugins=[]: modules of yours that register families and encoders", "seed=0: of all that is drawn"]
+    return "\n".join([doc.strip(), "", *families(), encoders, *more, "", "s2r-run --help: all settings of a run"])
 
 
 def help_on_deployments(doc: str) -> str:
@@ -39,7 +52,7 @@ def help_on_runs(doc: str) -> str:
         "experiment/NAME.yaml in the working folder or its conf/, for env=NAME and +experiment=NAME.",
         "",
         "env=grid: a family, with its parameters env.KEY=VALUE, or one that plugins register",
-        *(line for name in FAMILIES for line in textwrap.wrap(f"env={name} {parameters_of(FAMILIES[name])}", 110)),
+        *families(),
         f"net=lookup: a network: {', '.join(NETS)}, or one that plugins register;",
         "    'net=[lookup,conv]' takes both",
         *settings_help(NetSettings, "net.NAME"),

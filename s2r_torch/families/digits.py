@@ -47,7 +47,7 @@ class DigitCamera:
         flicker_low: half-width of the brightness from one image to the next, as a share, at w = 0.
         flicker_high: at w = 1, below 1.
         grain: half-width of the noise of every pixel; pixels are 0 .. 1 in plain light.
-        points: images of a state in the ground truth.
+        points: images of a state in the ground truth, of the 180 or so that there are, under different flickers.
     """
 
     exposure_low: float = 0.7
@@ -55,7 +55,7 @@ class DigitCamera:
     flicker_low: float = 0.05
     flicker_high: float = 0.7
     grain: float = 0.1
-    points: int = 120
+    points: int = 240
 
     names = tuple(f"pixel_{row}_{column}" for row in range(SIDE) for column in range(SIDE))
 
@@ -111,7 +111,7 @@ class Digits(FunctionFamily):
         flicker_low: float = 0.05,
         flicker_high: float = 0.7,
         grain: float = 0.1,
-        points: int = 120,
+        points: int = 240,
     ):
         require_range("tilt", tilt, 0.0, 180.0)
         require_range("exposure_low", exposure_low, 0.01, 100.0)

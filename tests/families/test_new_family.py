@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra.core.global_hydra import GlobalHydra
 
 from s2r_torch.errors import SettingError
 from s2r_torch.families import FAMILIES
@@ -39,6 +40,8 @@ def command(name, *arguments, capsys, monkeypatch):
         importlib.import_module(f"s2r_torch.commands.{name}").main()
     except SystemExit as ended:
         code = ended.code or 0
+    finally:
+        GlobalHydra.instance().clear()
     return code, capsys.readouterr().out
 
 
@@ -86,14 +89,15 @@ def test_a_family_of_ones_own_is_checked_by_name(folder, capsys, monkeypatch):
 
     code, printed = check("env=rail")
     assert code == 0 and "refused" not in printed and "box = position" in printed
-    code, printed = check("rail", "tremble=0")
+    code, printed = check("env=rail", "env.tremble=0")
     assert code == 2 and "w decides what pays" in printed
     for arguments, words in (
-        (("nowhere",), "a plugin not imported"),
-        (("grid", "width=4"), "an odd width"),
-        (("grid", "width"), "without its value"),
-        (("grid", "nosuch=1"), "nosuch"),
-        (("grid", "--plugins", "no_such_module"), "no_such_module"),
+        (("env=nowhere",), "a plugin not imported"),
+        (("env=grid", "env.width=4"), "an odd width"),
+        (("grid",), "missing EQUAL"),
+        (("env=grid", "env.nosuch=1"), "nosuch"),
+        (("env=grid", "plugins=[no_such_module]"), "no_such_module"),
+        (("env=grid", "encoder=nothing"), "one of the encoders"),
     ):
         code, printed = check(*arguments)
         assert code == 2 and words in printed

@@ -12,8 +12,11 @@ from s2r_torch.deployment.logbook import open_logbook, read_log
 from s2r_torch.deployment.policy_file import family_of, load_policy, save_policy
 from s2r_torch.episodes import Ledger
 from s2r_torch.errors import ObservationError, RecordingError, SettingError
+from s2r_torch.families import make_family
 from s2r_torch.families.encoded import EncodedWorld
+from s2r_torch.progress import Silent
 from s2r_torch.rng import Seed
+from s2r_torch.runs import checking
 from s2r_torch.runs.run import execute
 from s2r_torch.runs.settings import check_together
 
@@ -97,6 +100,17 @@ def test_what_was_saved_is_saved_again(finished, tmp_path):
     save_policy(tmp_path / "again.safetensors", policy)
     x = torch.rand(4, 14, generator=torch.Generator().manual_seed(0))
     assert torch.equal(load_policy(tmp_path / "again.safetensors").encoding(x), policy.encoding(x))
+
+
+def test_the_check_before_a_run_looks_at_the_features_of_that_run(finished, monkeypatch):
+    seen = []
+    monkeypatch.setattr(checking, "check_for_a_run", lambda family, seed: seen.append(family))
+    encoded, _ = checking.check_encoded(small_settings(*ENCODED), strip(), Silent())
+    of_the_run, x = finished[0].encoded, world(3).reset(20)
+    assert encoded.notes == of_the_run.notes and torch.equal(encoded.encoding(x), of_the_run.encoding(x))
+    assert seen[0].spec == finished[0].family.spec
+    checking.check_encoded(small_settings(), make_family("grid"), Silent())
+    assert seen[1].name == "grid" and not hasattr(seen[1], "phi")
 
 
 def test_many_numbers_without_an_encoder_are_refused_before_anything_is_drawn():
