@@ -12,6 +12,7 @@ The first three take a `Setting` and return a `Plan`. All integers are exact.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -27,7 +28,7 @@ from s2r_torch.planner.sample_sizes import (
     precision,
 )
 
-__all__ = ["C_TD", "RHO", "Budget", "Plan", "Setting", "accuracy_of", "loops", "paper", "practical", "sweep"]
+__all__ = ["C_TD", "PLANS", "RHO", "Budget", "Plan", "Setting", "accuracy_of", "loops", "paper", "practical", "sweep"]
 
 
 def paper(setting: Setting, *, check_range: bool = True) -> Plan:
@@ -253,6 +254,9 @@ def sweep(setting: Setting, *, check_range: bool = True) -> Plan:
             n_real_floor=t.density_samples(exact(1), exact(1), t.HS / delta_real),
             guarantee=float((t.H**2 * t.kappa + t.H) * phi + 2 * t.H * phi_real + delta_real + t.epsilon / 8),
         )
+
+
+PLANS: dict[str, Callable[..., Plan]] = {"paper": paper, "loops": loops, "sweep": sweep}
 
 
 class _Terms:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated
 
 import torch
@@ -17,10 +18,14 @@ from torch import Tensor
 
 from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.coverage import edges_of, passes, path_cover, typical
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.nodes import nodes_for
 from s2r_torch.families.contract import Family, KnowsGraph
 from s2r_torch.learning.estimator import PILOTS
+from s2r_torch.planner.budget import Budget
+from s2r_torch.problem import Problem
 from s2r_torch.runs.evaluation import MOST_WORLDS
-from s2r_torch.runs.settings import RunSettings
+from s2r_torch.runs.settings import RunSettings, known_class
 from s2r_torch.schema import Range, Settings, Size
 from s2r_torch.tours import decision_tour, reading_tour
 
@@ -152,7 +157,9 @@ class _Counting:
         trained = predictors.kind == "trained"
         if settings.check_family:
             yield Part("check", "check", CHECKED, self._check())
-        yield from self._explored("explore", predictors.num_simulators)
+        yield from self._explored(
+            "explore", predictors.num_simulators, settings.density.merge.n_merge, settings.budget.n_dist
+        )
         yield Part("train", "train", predictors.num_simulators, self._training(trained))
         if trained:
             n = predictors.calibration
@@ -191,14 +198,26 @@ class _Counting:
         walked = [layer[s] + 1 for s, _ in edges_of(self.graph)]
         return Cost(1 + len(walked), sum(walked)) * n
 
-    def _explored(self, stage: str, count: int) -> Iterator[Part]:
+    @cached_property
+    def _budget(self) -> Budget:
+        """The method's own sizes; those of a theorem need the class, which the family has ready."""
+        settings, spec = self.settings, self.family.spec
+        grid = DensityGrid.uniform(spec.low, spec.high, nodes_for(settings.density.nodes, spec.low, spec.high))
+        build, members, C_L = known_class(settings, self.family), 1, 1.0  # sizes of a practical budget need neither
+        if build:
+            group = build(grid, **settings.predictors.known)
+            members, C_L = group.size, float(group.lipschitz_bound().max())
+        problem, density = Problem(spec, self.graph, grid), settings.density
+        return settings.budget.make(problem, members, C_L, density.order, density.merge.n_merge)
+
+    def _explored(self, stage: str, count: int, n_merge: int, n_dist: int) -> Iterator[Part]:
         settings = self.settings
         if stage == "explore" and settings.density.asks_a_pilot:
             n = settings.density.n_pilot
             yield Part(stage, "explore", min(PILOTS, count), Cost(n, n * (self.graph.horizon - 1)))
-        merge = settings.density.merge
-        yield Part(stage, "explore", min(merge.deciders, count), self._visits(merge.n_merge))
-        yield Part(stage, "explore", count, self._readings(settings.budget.n_dist))
+        deciders = min(settings.density.merge.deciders, count)
+        yield Part(stage, "explore", deciders, self._visits(n_merge))
+        yield Part(stage, "explore", count, self._readings(n_dist))
 
     def _training(self, trained: bool) -> Cost:
         settings, along = self.settings, passes(self.graph, path_cover(self.graph))
@@ -209,9 +228,9 @@ class _Counting:
         return cost
 
     def _learning(self) -> Iterator[Part]:
-        budget = self.settings.budget
+        budget = self._budget
         B = budget.num_simulators
-        yield from self._explored("learn", B)
+        yield from self._explored("learn", B, budget.n_merge, budget.n_dist)
         cost = self._decisions(budget.n_train)
         if self.settings.method == "sim2real":
             cost += self._readings(budget.n_test)
@@ -219,9 +238,9 @@ class _Counting:
         yield Part("learn", "eliminate", B, cost)
 
     def _appraising(self) -> Iterator[Part]:
-        sizes, budget = self.settings.appraisal, self.settings.budget
+        sizes = self.settings.appraisal
         if sizes.simulators:
-            rehearsed = self._look(budget.n_real or budget.n_dist) + self._whole(sizes.n_rollouts)
+            rehearsed = self._look(self._budget.n_real) + self._whole(sizes.n_rollouts)
             each = rehearsed + self._decisions(sizes.n * self.graph.num_actions)
             yield Part("appraise", "appraise", sizes.simulators, each)
 
@@ -232,10 +251,10 @@ class _Counting:
         yield Part("diagnose", "diagnose", min(sizes.few, sizes.simulators), self._readings(sizes.n_rough))
 
     def _certifying(self) -> Iterator[Part]:
-        sizes, budget = self.settings.certificate, self.settings.budget
+        sizes = self.settings.certificate
         if not sizes.simulators:
             return
-        looked = self._look(budget.n_real or budget.n_dist)
+        looked = self._look(self._budget.n_real)
         yield Part("certify", "look", self.settings.predictors.num_simulators + sizes.scores, looked)
         accurate = self._readings(-(-sizes.n_accurate // 2)) * 2
         rolled = self._whole(sizes.n_rollouts) * (1 + (sizes.refused == "list" and sizes.values == "episodes"))

@@ -17,6 +17,7 @@ from s2r_torch.assurance.certify import CertificateSettings
 from s2r_torch.assurance.diagnostics import DiagnosticSettings
 from s2r_torch.base import PredictorGroup, ProblemSpec, StateGraph
 from s2r_torch.comparators.contract import COMPARATORS
+from s2r_torch.coverage import path_cover
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.nodes import nodes_for
@@ -28,7 +29,8 @@ from s2r_torch.learning.calibration import CalibrationSettings
 from s2r_torch.learning.estimator import DensitySettings
 from s2r_torch.learning.rules import RULES
 from s2r_torch.learning.sim2real import METHODS
-from s2r_torch.planner.budget import Budget, practical
+from s2r_torch.planner.budget import SCHEDULES, Budget, practical
+from s2r_torch.planner.schedules import PLANS, Setting
 from s2r_torch.predictors.nets.settings import check_nets
 from s2r_torch.predictors.registry import net_class, variants
 from s2r_torch.predictors.training.settings import TrainerSettings, TrainingSettings, check_trainer
@@ -69,9 +71,13 @@ class PredictorSettings(Settings):
 
 @dataclass(frozen=True)
 class BudgetSettings(Settings):
-    """The sample sizes of a practical budget (planner/budget.py).
+    """The sample sizes of a run (planner/budget.py).
 
     Args:
+        schedule: `practical`, the sizes below; or those that a theorem asks for, for a class that holds f* and at an
+            epsilon that can be run: `sweep` (theory.md 3.3), `loops` (3.2), `paper` (3.5). Then epsilon and delta count
+            below, and n_dist for simulators that do not judge.
+        density_constant: C_dist of the theorems, which nobody knows (theory.md C13).
         num_simulators: B, judges of the class.
         n_dist: readings per state and simulator for a density.
         n_test: readings per path and simulator in Consensus.
@@ -90,6 +96,8 @@ class BudgetSettings(Settings):
         SettingError: a value out of range.
     """
 
+    schedule: Annotated[str, OneOf(SCHEDULES)] = "practical"
+    density_constant: Positive = 1.0
     num_simulators: Size = 32
     n_dist: Size = 100
     n_test: Size = 500
@@ -103,11 +111,44 @@ class BudgetSettings(Settings):
     b_bar: Annotated[float, Range(0)] | None = None
     epsilon_test_step: Positive | None = 0.02
 
-    def make(self, horizon: int, num_actions: int, num_members: int, num_states: int, n_merge: int) -> Budget:
-        """The budget for a class and a state graph."""
-        own = {name: getattr(self, name) for name in (f.name for f in fields(self))}
+    def make(self, problem: Problem, num_members: int, lipschitz_bound: float, order: float, n_merge: int) -> Budget:
+        """The budget for a class of so many members, C_L and alpha.
+
+        Raises:
+            SettingError: a theorem's sizes for a family that states no zeta.
+        """
+        graph, spec = problem.graph, problem.spec
+        if self.schedule != "practical":
+            return PLANS[self.schedule](self._setting(problem, num_members, lipschitz_bound, order)).budget
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("schedule", "density_constant")}
         own["n_real"] = self.n_real or self.n_dist
-        return practical(horizon, num_actions, num_members, n_merge=n_merge, num_states=num_states, **own)
+        return practical(
+            spec.horizon, spec.num_actions, num_members, n_merge=n_merge, num_states=graph.num_states, **own
+        )
+
+    def _setting(self, problem: Problem, num_members: int, lipschitz_bound: float, order: float) -> Setting:
+        """What the planner is told."""
+        graph, spec = problem.graph, problem.spec
+        if not spec.zeta:
+            raise SettingError(
+                expected="a family that states zeta, how far its states' densities are apart (Assumption 5)",
+                got=f"budget.schedule={self.schedule} and no zeta",
+                cause="sizes of theorems follow from constants: `mixture` knows its own",
+            )
+        return Setting(
+            horizon=spec.horizon,
+            max_states_per_layer=max(graph.states_per_layer),
+            num_actions=spec.num_actions,
+            num_members=num_members,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            order=order,
+            obs_dim=spec.obs_dim,
+            lipschitz_bound=lipschitz_bound,
+            density_constant=self.density_constant,
+            zeta=spec.zeta,
+            cover_width=len(path_cover(graph)),
+        )
 
 
 @dataclass(frozen=True)
@@ -185,9 +226,27 @@ class RunSettings(Settings):
 
     def check_rules(self) -> None:
         check_nets(self.nets)
+        self._check_schedule()
         for name, given in self.comparators.items():
             comparator = COMPARATORS.named(name)
             comparator(**arguments(comparator, given, f"comparators.{name}"))
+
+    def _check_schedule(self) -> None:
+        """A theorem's sizes go with its own method, a rule that it is proved for, and a class that holds f*."""
+        schedule, own = self.budget.schedule, self.budget
+        if schedule == "practical":
+            return
+        method = "sweep" if schedule == "sweep" else "sim2real"
+        proved = ("sharp", "pairwise", "erratum") if schedule == "paper" else ("sharp", "pairwise")
+        given = [name for name in ("n_real", "phi", "b_bar") if getattr(own, name) is not None]
+        if self.method != method or self.rule not in proved or self.predictors.kind != "known" or given:
+            raise SettingError(
+                expected=f"method={method}, rule={' or '.join(proved)}, predictors=known, sizes left to the theorem",
+                got=f"method={self.method}, rule={self.rule}, predictors.kind={self.predictors.kind}"
+                + "".join(f", budget.{name}={getattr(own, name)}" for name in given),
+                cause=f"what the theorem of budget.schedule={schedule} does not cover; `budget={schedule}` sets method "
+                "and rule, but those of an experiment come after it",
+            )
 
     def encoding(self, raw: ProblemSpec) -> Encoding | None:
         """The encoder of readings like these, not fitted yet; None where readings are taken as they are.

@@ -28,6 +28,7 @@ from s2r_torch.base import PredictorGroup
 from s2r_torch.comparators.contract import COMPARATORS, Known, Worlds
 from s2r_torch.comparators.open_loop import best_action_list
 from s2r_torch.coverage import passes, path_cover, typical
+from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Guard, Ledger, Transitions
 from s2r_torch.families.contract import Family
@@ -204,9 +205,13 @@ def calibrate(context: Context, explored: Explored, trained: Trained) -> Calibra
 def learn(context: Context, explored: Explored, trained: Trained, calibrated: Calibrated) -> Learned:
     """Sim2Real (Algorithm 1), or its sweep, on B fresh simulators."""
     settings, graph, ensemble = context.settings, explored.exploration.graph, trained.ensemble
-    budget = settings.budget.make(
-        graph.horizon, graph.num_actions, ensemble.size, graph.num_states, explored.merge.n_merge
-    )
+    C_L = float(ensemble.lipschitz_bound().max()) if ensemble.exact else math.inf
+    merge, order = explored.merge, settings.density.order
+    budget = settings.budget.make(ensemble.problem, ensemble.size, C_L, order, merge.n_merge)
+    judging, deploying = explored.estimator, explored.estimator
+    if budget.schedule != "practical":
+        merge = replace(merge, n_merge=budget.n_merge)
+        judging, deploying = (_as_proved(explored.estimator, budget, n) for n in (budget.n_dist, budget.n_real))
     context.progress.stage(f"{settings.method} (Algorithm 1), rule {settings.rule}", graph.num_states)
     calls = 0
     notices: list[str] = []
@@ -218,8 +223,8 @@ def learn(context: Context, explored: Explored, trained: Trained, calibrated: Ca
         context.progress.record("survivors", calls, survivors)
 
     trial = Trial(
-        explored.estimator,
-        explored.merge,
+        judging,
+        merge,
         budget,
         _elimination(settings, calibrated),
         context.seed.child("learn"),
@@ -230,7 +235,7 @@ def learn(context: Context, explored: Explored, trained: Trained, calibrated: Ca
     choice = outcome.choice
     alive = choice.knowledge.alive.nonzero().flatten().tolist()
     meta_policy = MetaPolicy(
-        ensemble.subset(alive), alive.index(choice.member), explored.estimator, path_cover(graph), budget.n_real
+        ensemble.subset(alive), alive.index(choice.member), deploying, path_cover(graph), budget.n_real
     )
     return Learned(budget, outcome, meta_policy, tuple(notices))
 
@@ -383,6 +388,11 @@ def _densities(context: Context, explored: Explored, simulators, seed: Seed) -> 
     return estimate_densities(simulators, explored.exploration.graph, explored.estimator, n_dist, seed.child("density"))
 
 
+def _as_proved(estimator: DensityEstimator, budget: Budget, n: int) -> DensityEstimator:
+    """The estimator with the bandwidth of the theorems for n readings (Algorithm 2, line 1)."""
+    return replace(estimator, bandwidth=(budget.bandwidth(n),) * estimator.grid.obs_dim)
+
+
 def _elimination(settings: RunSettings, calibrated: Calibrated) -> Elimination:
     """The rule, with what calibration measured where the rule uses it."""
     found = calibrated.calibration
@@ -399,7 +409,8 @@ def _oracle_b_bar(
     Hoeffding's bound on V_hat over all members, judges and states, with probability 1 - delta / 8.
     """
     bound = getattr(ensemble.groups[0], "density_error", None)
-    if not ensemble.exact or bound is None or context.settings.budget.b_bar is not None:
+    chosen = context.settings.budget.b_bar is not None or budget.schedule != "practical"
+    if not ensemble.exact or bound is None or chosen:
         return None
     theta = context.draws.theta("judge", budget.num_simulators)
     values = 2 * ensemble.size * budget.num_simulators * num_states
