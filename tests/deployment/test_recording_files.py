@@ -316,6 +316,23 @@ def test_parquet_lists_of_one_number(tmp_path):
         read_recording(tmp_path / "log.parquet", SPEC)
 
 
+@pytest.mark.skipif(not PARQUET, reason="pyarrow is an extra")
+@pytest.mark.parametrize("last, got", [(None, "nothing"), ([1.0], r"one of shape \[1\]")])
+def test_parquet_arrays_of_several_shapes_are_named_by_row(tmp_path, last, got):
+    import pyarrow
+    from pyarrow import parquet
+
+    given = columns()
+    x = [list(pair) for pair in zip(given.pop("row").tolist(), given.pop("column").tolist(), strict=True)]
+    for cells in (x, x[:-1] + [last]):
+        table = {name: pyarrow.array(column, from_pandas=True) for name, column in given.items()}
+        parquet.write_table(pyarrow.table(table | {"x": cells}), tmp_path / "log.parquet")
+        if cells is x:
+            assert torch.equal(read_recording(tmp_path / "log.parquet", SPEC).x, read_recording(log(tmp_path), SPEC).x)
+    with pytest.raises(RecordingError, match=f"2 numbers in column 'x' at row 6; got {got}"):
+        read_recording(tmp_path / "log.parquet", SPEC)
+
+
 def test_a_folder_in_place_of_a_file(tmp_path):
     (tmp_path / "log.csv").mkdir()
     with pytest.raises(RecordingError, match="got a folder"):

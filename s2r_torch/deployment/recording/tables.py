@@ -75,6 +75,13 @@ class Table:
     def arrays(self, name: str, size: int) -> np.ndarray:
         """A column whose cells are arrays of `size` numbers as float64 `[rows, size]`, whatever the arrays' shape."""
         column = self._column(name)
+        if column.dtype == object and column.ndim == 1:  # cells of several shapes
+            row = next((row for row, cell in enumerate(column) if np.size(cell) != size or cell is None), 0)
+            raise RecordingError(
+                expected=f"an array of {size} numbers in column {name!r} at {self.at(row)}",
+                got=f"one of shape {list(column[row].shape)}" if isinstance(column[row], np.ndarray) else "nothing",
+                cause="a row that was not filled in, or images of several sizes",
+            )
         if column.ndim < 2 or column[:1].size not in (0, size):
             raise RecordingError(
                 expected=f"an array of {size} numbers in every row of column {name!r} of {printable(self.path)}",
