@@ -35,6 +35,10 @@ class FolderError(SettingError):
     """A run's folder is of another configuration or version, or in use; nothing in it was touched."""
 
 
+class OtherRunError(FolderError):
+    """A run's folder is of another configuration or version."""
+
+
 class AssumptionError(S2RError, ValueError):
     """Settings under which a theorem does not hold; the message names the assumption."""
 

@@ -8,7 +8,6 @@ Finished runs are kept: started again, it goes on where it was stopped, and redo
 """
 
 import re
-import shutil
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from s2r_torch.commands.configuration import composed, plain_config, script, task_overrides
-from s2r_torch.errors import FolderError, SettingError
+from s2r_torch.errors import OtherRunError, SettingError
 from s2r_torch.families.contract import Family
 from s2r_torch.progress import Silent
 from s2r_torch.reports.comparators_figure import comparators_figure
@@ -28,7 +27,7 @@ from s2r_torch.reports.comparison import comparison_table, row_of, write_compari
 from s2r_torch.reports.style import save_figure
 from s2r_torch.reports.summary import Summary
 from s2r_torch.runs.curves import Measured, measure
-from s2r_torch.runs.folder import write_json
+from s2r_torch.runs.folder import cleared, write_json
 from s2r_torch.runs.run import execute
 from s2r_torch.runs.settings import ComparisonSettings, RunSettings, configured
 from s2r_torch.schema import build
@@ -59,8 +58,8 @@ def run(settings: RunSettings, family: Family, folder: Path, progress: Silent) -
     with closing(workers_of(settings.workers)) as workers:
         try:
             results = execute(settings, family, folder, progress, workers)
-        except FolderError:
-            shutil.rmtree(folder)
+        except OtherRunError:
+            cleared(folder)
             results = execute(settings, family, folder, progress, workers)
     summary = Summary.of(results)
     write_json(folder / "summary.json", summary.to_json())

@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from s2r_torch.commands.configuration import plain_config, script
+from s2r_torch.files.whole import replacing
 from s2r_torch.planner.comparators import rival_sizes
 from s2r_torch.planner.curves import Curves, exact_crossings, log_range, real_world_curves
 from s2r_torch.planner.looking import Looking, looking_of
@@ -38,8 +39,8 @@ def run(cfg: DictConfig, folder: Path, console: Console) -> None:
     if path is not None:
         from s2r_torch.reports.plan_figure import draw  # matplotlib, for those who want the figure
 
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        draw(setting, curves).savefig(path, dpi=160)
+        with replacing(path) as partial:
+            draw(setting, curves).savefig(partial, dpi=160)
     if asked.json:
         data = as_data(setting, plans, curves, path) | {"looking": measured and asdict(measured)}
         print(json.dumps(data, allow_nan=False))

@@ -7,7 +7,6 @@ it. The key that must have signed is named by who verifies, and never taken from
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,6 +28,7 @@ def generate_keys(private_key: Path | str, public_key: Path | str) -> None:
 
     Raises:
         SettingError: one of the files exists, or the extra `sign` is not installed.
+        FileError: one of them cannot be written.
     """
     library = _library()
     pem, key = library.pem, library.ed25519.Ed25519PrivateKey.generate()
@@ -40,8 +40,9 @@ def generate_keys(private_key: Path | str, public_key: Path | str) -> None:
                 expected=f"a new file {printable(path)}", got="one that exists", cause="a key that may be in use"
             )
     for path, text, mode in ((Path(private_key), secret, 0o600), (Path(public_key), public, 0o644)):
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(text)
+        with replacing(path) as unfinished:
+            unfinished.touch(mode)  # before there is anything to read
+            unfinished.write_bytes(text)
 
 
 def sign(path: Path | str, digest: str, private_key: Path | str) -> None:

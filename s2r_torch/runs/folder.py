@@ -13,7 +13,7 @@ from typing import Any
 from s2r_torch.deployment.certificate import Certificate
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.deployment.policy_file import save_policy
-from s2r_torch.errors import CheckpointError, FileError, FolderError
+from s2r_torch.errors import CheckpointError, FileError, FolderError, OtherRunError
 from s2r_torch.files import tensors
 from s2r_torch.files.locks import locked
 from s2r_torch.files.records import Codec
@@ -50,7 +50,7 @@ class RunFolder:
         codec: writes and reads the stages' results.
 
     Raises:
-        FolderError: the folder holds stages of another configuration or version; it names what differs.
+        OtherRunError: the folder holds stages of another configuration or version; it names what differs.
     """
 
     def __init__(self, path: Path, origin: Mapping[str, Any], codec: Codec):
@@ -129,7 +129,7 @@ class RunFolder:
         unlike = differences(before, now)
         if unlike:
             more = f" and {len(unlike) - MOST_TOLD} more" if len(unlike) > MOST_TOLD else ""
-            raise FolderError(
+            raise OtherRunError(
                 expected=f"the configuration and version that {self.path} was begun with",
                 got=f"others: {', '.join(unlike[:MOST_TOLD])}{more}",
                 cause="another command or another version; choose a fresh folder, or give the settings of this one",
@@ -167,6 +167,19 @@ def held(path: Path | None) -> Iterator[None]:
             except FileError as error:
                 raise FolderError(expected=error.expected, got=error.got, cause=error.cause) from error
         yield
+
+
+def cleared(path: Path) -> None:
+    """Removes another run from a folder, and nothing else that is there.
+
+    Raises:
+        FolderError: as `held`.
+    """
+    with held(path), told(path, "to be cleared"):
+        for folder in (path / STAGES, path / FITS):
+            if folder.exists():
+                shutil.rmtree(folder)
+        (path / POLICY).unlink(missing_ok=True)
 
 
 def finished_stages(path: Path) -> dict[str, dict]:

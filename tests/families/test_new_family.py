@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from s2r_torch.errors import SettingError
-from s2r_torch.families import FAMILIES
+from s2r_torch.errors import FileError, SettingError
+from s2r_torch.families import FAMILIES, new
 from s2r_torch.families.new import BASES, write_family
+from s2r_torch.files.whole import write_text
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,6 +51,23 @@ def loaded(path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_a_disk_that_fills_leaves_none_of_the_files(folder, monkeypatch):
+    calls = []
+
+    def full(path, text):
+        calls.append(path)
+        if len(calls) == 3:
+            raise FileError(expected=f"{path} to be written", got="No space left on device", cause="a full disk")
+        write_text(path, text)
+
+    monkeypatch.setattr(new, "write_text", full)
+    with pytest.raises(FileError, match="No space left"):
+        write_family("my_line", "function", folder)
+    monkeypatch.undo()
+    assert not [path for path in folder.rglob("*") if path.is_file()]
+    assert len(write_family("my_line", "function", folder)) == 3
 
 
 @pytest.mark.parametrize("base", BASES)

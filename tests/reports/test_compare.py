@@ -11,10 +11,12 @@ from support.smoke import CONF, composed
 from support.summaries import summary_by_hand
 
 from s2r_torch.commands import compare as command
+from s2r_torch.errors import FolderError
+from s2r_torch.files.locks import locked
 from s2r_torch.files.records import Codec
 from s2r_torch.predictors.registry import NETS
 from s2r_torch.reports.comparison import by_entry, comparison_table, row_of, verdict, write_comparison
-from s2r_torch.runs.folder import RunFolder
+from s2r_torch.runs.folder import RunFolder, held
 
 
 @pytest.fixture
@@ -26,7 +28,8 @@ def script(monkeypatch):
     def executed(settings, family, folder, progress, workers):
         if folder.name == command.stop_at:
             raise KeyboardInterrupt
-        RunFolder(folder, {"steps": settings.predictors.training.steps}, Codec([]))
+        with held(folder):
+            RunFolder(folder, {"steps": settings.predictors.training.steps}, Codec([]))
         command.done.append(folder.name)
         return settings
 
@@ -73,6 +76,18 @@ def test_runs_with_other_settings_are_done_again(script, tmp_path):
     compare(script, tmp_path, "predictors.training.steps=7")
     later = [json.loads(path.read_text())["steps"] for path in tmp_path.glob("*/stages/origin.json")]
     assert len(origins) == len(later) == 4 and 7 not in origins and set(later) == {7}
+
+
+def test_a_folder_in_use_is_never_cleared_and_a_users_own_files_never(script, tmp_path):
+    compare(script, tmp_path)
+    place = tmp_path / "mlp-seed0"
+    (place / "notes.txt").write_text("mine")
+    with locked(place), pytest.raises(FolderError, match="in use by process"):
+        compare(script, tmp_path, "predictors.training.steps=7")
+    assert json.loads((place / "stages" / "origin.json").read_text())["steps"] != 7
+    compare(script, tmp_path, "predictors.training.steps=7")
+    assert json.loads((place / "stages" / "origin.json").read_text())["steps"] == 7
+    assert (place / "notes.txt").read_text() == "mine"
 
 
 def test_rows_tables_and_figures(tmp_path):

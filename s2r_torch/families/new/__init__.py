@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
-from s2r_torch.errors import SettingError
+from s2r_torch.errors import FileError, SettingError
 from s2r_torch.families import FAMILIES
 from s2r_torch.families.contract import require_name
+from s2r_torch.files.whole import real_path, removed, write_text
+from s2r_torch.text import printable
 
 BASES = ("function", "gym", "torch")
 
@@ -26,6 +29,7 @@ def write_family(name: str, base: str, folder: Path) -> list[Path]:
 
     Raises:
         SettingError: another base, a name that is taken, or a file that is there.
+        FileError: one of them cannot be written; then none is.
     """
     require_name(name)
     if base not in BASES:
@@ -35,7 +39,7 @@ def write_family(name: str, base: str, folder: Path) -> list[Path]:
         folder / "conf" / "experiment" / f"{name}.yaml": "experiment",
         folder / f"test_{name}.py": "test",
     }
-    there = [str(path) for path in texts if path.exists()]
+    there = [printable(path) for path in texts if real_path(path).exists()]
     if there:
         raise SettingError(
             expected="files that are not there yet", got=", ".join(there), cause="a family that was written before"
@@ -44,8 +48,13 @@ def write_family(name: str, base: str, folder: Path) -> list[Path]:
         raise SettingError(
             expected="a name that is free", got=repr(name), cause="a family, or a module of Python, has that name"
         )
-    for path, text in texts.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        source = (files(__package__) / f"{text}.txt").read_text(encoding="utf-8")
-        path.write_text(source.replace("my_world", name), encoding="utf-8")
+    try:
+        for path, text in texts.items():
+            source = (files(__package__) / f"{text}.txt").read_text(encoding="utf-8")
+            write_text(path, source.replace("my_world", name))
+    except BaseException:
+        for path in texts:  # all of them or none: the same command is to work again
+            with suppress(FileError):
+                removed(path)
+        raise
     return list(texts)
