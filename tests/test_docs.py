@@ -156,9 +156,9 @@ def test_files_and_scripts_that_pages_name_exist(page):
         assert (ROOT / "s2r_torch" / path).exists(), path
 
 
-def test_the_family_of_own_family_md_is_a_family(monkeypatch):
+def test_the_families_of_own_world_md_are_families(monkeypatch):
     """The block runs as it stands, and its simulators pay and show what the page says."""
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "own-family.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "own-world.md").read_text(), re.DOTALL)
     (code,) = (block for block in blocks if "class LineFamily" in block)
     monkeypatch.setattr(FAMILIES, "_known", dict(FAMILIES._known))
     there: dict = {}
