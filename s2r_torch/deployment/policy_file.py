@@ -30,12 +30,14 @@ from s2r_torch.deployment.signature import sign, verify
 from s2r_torch.encoders.encoding import Encoding, rebuilt
 from s2r_torch.errors import CheckpointError, S2RError
 from s2r_torch.files import tensors as tensor_files
+from s2r_torch.files.json_schema import Integer, ListOf, check
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.registry import group_class
 from s2r_torch.problem import Problem
 from s2r_torch.text import printable
 
 KIND = "policy"
+FALLBACK = "where a world is refused"  # among the notes: actions that the certificate counts on there
 
 
 def versions() -> dict[str, str]:
@@ -198,6 +200,21 @@ def load_certificate(path: Path | str) -> Certificate | None:
     """
     values = read(path)[0]["certificate"]
     return Certificate.from_json(values) if values else None
+
+
+def load_fallback(path: Path | str) -> tuple[int, ...] | None:
+    """The list of H actions that a policy file holds for worlds that are refused; None where it holds none.
+
+    Raises:
+        CheckpointError: as in `load_policy`, or a list that this policy's worlds cannot follow.
+    """
+    header, _ = read(path)
+    actions, spec = header["notes"].get(FALLBACK), header["spec"]
+    if actions is None:
+        return None
+    H = spec["horizon"]
+    check(ListOf(Integer(0, spec["num_actions"] - 1), most=H, least=H), actions, f"notes.{FALLBACK}")
+    return tuple(actions)
 
 
 def read(path: Path | str) -> tuple[dict, dict[str, Tensor]]:

@@ -73,6 +73,8 @@ def _tell(console: Console, error: BaseException, kept: str, exits: bool) -> int
         say(console, _line("SystemExit", f"code {error.code!r} before the work was done; likely cause: code of yours"))
     elif isinstance(error, S2RError | OSError | MemoryError):
         say(console, _line(type(error).__name__, str(error) or "no more memory"))
+        for note in getattr(error, "__notes__", ()):
+            say(console, printable(note, LONGEST))
     else:
         with suppress(OSError):
             traceback.print_exception(error)

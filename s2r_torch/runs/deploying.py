@@ -11,17 +11,18 @@ from pathlib import Path
 
 from torch import Tensor
 
-from s2r_torch.base import UnlabelledWorld
+from s2r_torch.base import Path as Actions
+from s2r_torch.base import UnlabelledWorld, spelt
 from s2r_torch.deployment.certificate import Certificate
 from s2r_torch.deployment.collection import Plan, missing_episodes
 from s2r_torch.deployment.deploy import Deployment, deploy, deploy_recorded
 from s2r_torch.deployment.live import bounded, closing
 from s2r_torch.deployment.logbook import Logbook, looked_before, open_logbook, read_log
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.deployment.policy_file import family_of, load_certificate, load_policy
+from s2r_torch.deployment.policy_file import family_of, load_certificate, load_fallback, load_policy
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.deployment.recording.files import require_empty_form
-from s2r_torch.errors import CheckpointError, FileError, S2RError, SettingError
+from s2r_torch.errors import CheckpointError, FileError, S2RError, SettingError, UnlikeSimulatorsError
 from s2r_torch.families import FAMILIES, exact, make_family
 from s2r_torch.families.contract import Family
 from s2r_torch.registry import import_namesake, import_plugins, search_working_folder
@@ -38,6 +39,7 @@ class Site:
         settings: what was asked for.
         policy: what is deployed.
         certificate: what was promised of it.
+        fallback: the actions that it counts on where a world is refused; None for none.
         seen: episodes that are there already.
         plan: those still to be collected.
         logbook: where those of a live world go.
@@ -47,6 +49,7 @@ class Site:
     settings: DeploySettings
     policy: MetaPolicy
     certificate: Certificate | None
+    fallback: Actions | None
     seen: Recording
     plan: Plan
     logbook: Logbook | None
@@ -89,7 +92,8 @@ def site_of(settings: DeploySettings) -> Iterator[Site]:
         require_empty_form(settings.template, policy.spec)
     with _seen_before(settings, policy) as (seen, logbook, before):
         plan = missing_episodes(seen, policy.problem.graph, policy.cover, policy.n_real)
-        yield Site(settings, policy, load_certificate(checkpoint), seen, plan, logbook, before)
+        promised = load_certificate(checkpoint), load_fallback(checkpoint)
+        yield Site(settings, policy, *promised, seen, plan, logbook, before)
 
 
 @contextmanager
@@ -111,8 +115,25 @@ def deploy_at(site: Site) -> Deployed:
     """Deploys: looks at the world, as far as that was not done before, and conditions the policy on what it shows.
 
     Raises:
-        S2RError: the world cannot be used, or is refused; episodes so far are in the log.
+        S2RError: the world cannot be used, or is refused; episodes so far are in the log. A refusal's last note says
+            what the policy file holds for it.
     """
+    try:
+        return _deployed(site)
+    except UnlikeSimulatorsError as error:
+        error.add_note(instead(site.fallback))
+        raise
+
+
+def instead(fallback: Actions | None) -> str:
+    """What to do in a world that is refused, as far as a policy file says."""
+    if fallback is None:
+        return "in a refused world: this file holds no list of actions to follow instead (certificate.refused=list)"
+    return f"in a refused world: follow the actions {spelt(fallback)}, the best fixed list on the simulators"
+
+
+def _deployed(site: Site) -> Deployed:
+    """The deployment in whatever kind of world it is."""
     world = site.settings.world
     if isinstance(world, RecordedWorld):
         return Deployed(_recorded(site, world), str(world.file))

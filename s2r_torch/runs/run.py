@@ -17,6 +17,7 @@ from typing import Any
 
 from s2r_torch.defaults import plain_torch
 from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.deployment.policy_file import FALLBACK
 from s2r_torch.encoders.encoding import Encoding
 from s2r_torch.episodes import Ledger
 from s2r_torch.families.contract import Family
@@ -283,6 +284,6 @@ class Stages:
         certificate = result.certificate if isinstance(result, Certified) else None
         family = {"name": self.family.name, "parameters": self.family.parameters()}
         if getattr(result, "fallback", None):
-            notes["where a world is refused"] = list(result.fallback)
+            notes[FALLBACK] = list(result.fallback)
         policy = replace(result.meta_policy, encoding=self._encoding)  # reality shows raw readings
         self._folder.save_policy(policy, certificate, family, notes)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import gymnasium
@@ -20,9 +21,11 @@ from support.smoke import composed
 from s2r_torch.commands import deploy as deploy_script
 from s2r_torch.deployment import deploy as deployment
 from s2r_torch.deployment.likeness import Likeness
-from s2r_torch.deployment.policy_file import save_policy
+from s2r_torch.deployment.policy_file import FALLBACK, save_policy
 from s2r_torch.deployment.recording.files import read_recording
 from s2r_torch.errors import CheckpointError, FileError, RecordingError, S2RError, SettingError, UnlikeSimulatorsError
+from s2r_torch.reports.endings import Ended, clear_ending
+from s2r_torch.runs.deploying import instead
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "deploy.py"
 
@@ -225,10 +228,26 @@ def test_no_promise_without_a_warning_in_a_doubtful_world(judged, monkeypatch):
 def test_an_unlike_world_is_refused_unless_one_insists(judged, monkeypatch):
     unlike = Likeness("refused", 0.005, 0.005, 0.2, ("most unusual: mean of row",))
     monkeypatch.setattr(deployment, "likeness_of", lambda *_: unlike)
-    with pytest.raises(UnlikeSimulatorsError, match="mean of row"):
+    with pytest.raises(UnlikeSimulatorsError, match="mean of row") as refusal:
         deploy("world=grid", "world.seed=1")
+    assert refusal.value.__notes__ == [instead(None)] and "no list of actions to follow instead" in instead(None)
     text = deploy("world=grid", "world.seed=1", "refuse=false")
     assert text.index("WARNING: this world is refused") < text.index("CERTIFICATE")
+
+
+@pytest.mark.parametrize("actions", [[0, 1, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 0, 2], "0 1 1 0 0"])
+def test_a_refusal_ends_with_what_the_file_holds_for_it(judged, monkeypatch, actions):
+    family = {"name": "grid", "parameters": {"width": 3}}
+    save_policy(judged / "policy.safetensors", judged_policy(), family=family, notes={FALLBACK: actions})
+    unlike = Likeness("refused", 0.005, 0.005, 0.2, ("most unusual: mean of row",))
+    monkeypatch.setattr(deployment, "likeness_of", lambda *_: unlike)
+    console = Console(width=300, record=True, file=StringIO())
+    with pytest.raises(Ended) as ended, clear_ending(console, "nothing was kept"):
+        deploy("world=grid", "world.seed=1")
+    last = console.export_text().splitlines()[-1]
+    legal = actions == [0, 1, 1, 0, 0]
+    assert ended.value.code == 2 and last.startswith("in a refused world: follow the actions 0 1 1 0 0") is legal
+    assert ("CheckpointError" in last and FALLBACK in last) is not legal
 
 
 def test_a_certificate_covers_only_the_deployment_that_was_rehearsed(judged):
