@@ -21,16 +21,19 @@ def parameters_of(family: Callable) -> str:
     return " ".join(f"env.{p.name}={'???' if p.default is p.empty else p.default}" for p in named)
 
 
-def families() -> list[str]:
-    """Every family that ships, as a command line has it."""
-    return [line for name in FAMILIES for line in textwrap.wrap(f"env={name} {parameters_of(FAMILIES[name])}", 110)]
-
-
 def help_on_checks(doc: str) -> str:
     """The help of the command that checks: its own words, and what it looks at of a run's settings."""
-    encoders = f"encoder=identity: one of {', '.join(ENCODERS)}, or one that plugins register; encoder.KEY=VALUE"
-    more = ["plugins=[]: modules of yours that register families and encoders", "seed=0: of all that is drawn"]
-    return "\n".join([doc.strip(), "", *families(), encoders, *more, "", "s2r-run --help: all settings of a run"])
+    lines = [
+        doc.strip(),
+        "",
+        f"env=grid: one of {', '.join(FAMILIES)}, or yours; env.KEY=VALUE",
+        f"encoder=identity: one of {', '.join(ENCODERS)}, or yours; encoder.KEY=VALUE",
+        "plugins=[]: modules of yours that register families and encoders",
+        "seed=0: of all that is drawn",
+        "",
+        "s2r-run --help: every family's parameters, and all settings of a run",
+    ]
+    return "\n".join(lines)
 
 
 def help_on_deployments(doc: str) -> str:
@@ -52,7 +55,7 @@ def help_on_runs(doc: str) -> str:
         "experiment/NAME.yaml in the working folder or its conf/, for env=NAME and +experiment=NAME.",
         "",
         "env=grid: a family, with its parameters env.KEY=VALUE, or one that plugins register",
-        *families(),
+        *(line for name in FAMILIES for line in textwrap.wrap(f"env={name} {parameters_of(FAMILIES[name])}", 110)),
         f"net=lookup: a network: {', '.join(NETS)}, or one that plugins register;",
         "    'net=[lookup,conv]' takes both",
         *settings_help(NetSettings, "net.NAME"),
