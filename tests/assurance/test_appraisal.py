@@ -80,3 +80,14 @@ def planted(policy: float, fixed: float, best: float) -> Appraisal:
 def test_what_it_says_follows_from_what_is_earned(policy, fixed, best, words):
     said = planted(policy, fixed, best).sentences()
     assert len(said) == len(words) and all(word in text for word, text in zip(words, said, strict=True))
+
+
+def test_a_policy_that_reads_more_than_the_state_stands_for_the_optimum():
+    """In a state whose readings tell what pays, every list earns 0.5 and the policy 1: densities are not useless."""
+    halves = torch.zeros(2, 40, GRID.num_states, 2, dtype=torch.float64)
+    halves[:, :, GRID.end((0,) * (GRID.horizon - 1))] = 0.5  # of a last state, whatever is done there
+    earned = torch.full((40,), 0.9, dtype=torch.float64) + 0.01 * torch.arange(40) / 40
+    found = appraise(GRID, earned, (0,) * GRID.horizon, halves, tolerance=0.03)
+    assert found.fixed == 0.5 and found.optimum == found.at_most == found.policy and found.between[0] > 0.9
+    assert found.densities_needed and not found.falls_short and found.sentences() == []
+    assert not appraise(GRID, earned - 0.4, (0,) * GRID.horizon, halves, tolerance=0.03).densities_needed

@@ -1,6 +1,7 @@
 r"""Trains stacked members together, on simulators alone: rewards, then values, then what has not been learned yet.
 
-    rewards   networks like those of F are fitted to immediate rewards, where these vary
+    rewards   networks like those of F are fitted to immediate rewards, where these vary; again, with twice as many
+              steps, while they leave much of what rewards differ by unexplained, and a round still helps
     values    backward induction on the state graph makes Q_hat of them (targets.py); layers of F are fitted to it
     further   rounds of twice as many steps each, for the layers that cost the class most (shortfall.py)
 
@@ -25,17 +26,21 @@ from torch import Tensor
 from s2r_torch.predictors.nets.lipschitz_estimate import pairwise_lipschitz
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.training.data import TrainingData
-from s2r_torch.predictors.training.layer_fit import FEW, Draw, layer_weights
+from s2r_torch.predictors.training.layer_fit import CLOSE, FEW, Draw, layer_weights
 from s2r_torch.predictors.training.memory import Job, Memory
 from s2r_torch.predictors.training.settings import TrainingSettings, device_of
-from s2r_torch.predictors.training.shortfall import Shortfall, shortfall
+from s2r_torch.predictors.training.shortfall import Shortfall, shortfall, spread, unexplained
 from s2r_torch.predictors.training.state import load_state, origin_of, save_state
 from s2r_torch.predictors.training.targets import Payments, Rewards, Values, View
 from s2r_torch.predictors.training.trainer import Board
+from s2r_torch.predictors.training.walk import best_shares, walk
 from s2r_torch.predictors.training.work import Bench, Check, FittedLayer, Step, Work, fit_layer
 from s2r_torch.rng import Seed
 from s2r_torch.workers.engines import SERIAL, Made, Workers
 
+UNEXPLAINED = 0.1  # share of the variance of mean rewards between simulators that may be left so
+NEAR = 0.05  # root mean squared error of mean rewards that is no reason for a further round
+HELPED = 0.8  # a round that leaves more than this share of what it was for was the last one
 VALUED = 16  # samples of a state that its value is the mean over, at most
 
 
@@ -131,8 +136,8 @@ class _Fit:
         self.summary = net.standardised(self.D, self.scarcity)
         self.draw = _draw(net.size, count, len(levels), settings, seed)
         self.payments = Payments.of(data, self.graph.num_actions)
-        jobs = tuple(Job(0, h, settings.steps) for h in self.payments.layers(self.graph))
-        self.memory = Memory.blank(jobs, self.D.new_zeros(net.size, len(self.D), self.graph.num_states))
+        self.memory = Memory.blank(self.D.new_zeros(net.size, len(self.D), self.graph.num_states), self.graph.horizon)
+        self.memory.plan(self.payments.layers(self.graph), settings.steps, values=False)
         self.origin = origin_of(net, data.tensors(), settings, seed) if state else {}
         if state and state.exists():
             self._go_on_from(state)
@@ -145,7 +150,7 @@ class _Fit:
             if memory.begins_round():
                 self.listener.on_round(*memory.described(jobs[0].round))
             self._save()
-            net = self.net if jobs[0].round else self.rewards
+            net = self.net if jobs[0].values else self.rewards
             bench = Bench(
                 net, self.draw, self.settings, self.seed, accelerator, board, folder, self.state_file, self.origin
             )
@@ -157,27 +162,64 @@ class _Fit:
 
     def _further(self) -> bool:
         """Plans the round after one that is done, and says whether there is any."""
-        memory = self.memory
-        last = memory.jobs[-1].round if memory.jobs else 0
-        if last == 0:
+        memory, values = self.memory, True
+        layers = [] if memory.rounds(values) else self._rewards_again()
+        if layers:
+            values = False
+        elif memory.rounds(values):
+            layers = self._values_again()
+        else:
             self._induct()
             layers = list(range(self.graph.horizon - 1, -1, -1))
-        else:
-            layers = self.shortfall().layers_above(self.settings.tolerance) if last < self.settings.rounds else []
-        memory.jobs += tuple(Job(last + 1, h, self.settings.steps * 2 ** max(0, last - 1)) for h in layers)
+        memory.plan(layers, self.settings.steps, values)
         return bool(layers)
+
+    def _rewards_again(self) -> list[int]:
+        """The layers whose rewards another round may explain, from the last one."""
+        layers = self.payments.layers(self.graph)
+        left = dict(zip(layers, map(self._unexplained, layers), strict=True))
+        wanted = [h for h, (error, variance) in left.items() if error > max(UNEXPLAINED * variance, NEAR**2)]
+        return self._if_it_helps(wanted, {h: error for h, (error, _) in left.items()}, values=False)
+
+    def _values_again(self) -> list[int]:
+        """The layers whose values another round may bring nearer to their targets, from the last one."""
+        found = self.shortfall()
+        regret = dict(enumerate(found.of_class.tolist()))
+        return self._if_it_helps(found.layers_above(self.settings.tolerance), regret, values=True)
+
+    def _if_it_helps(self, layers: list[int], missed: dict[int, float], values: bool) -> list[int]:
+        """Those of the layers that were not fitted in the last round, or of which that round left much less missed."""
+        memory = self.memory
+        before, last = memory.missed[int(values)], memory.last(values)
+        again = [h for h in layers if h not in last or missed[h] <= HELPED * float(before[h])]
+        for h, value in missed.items():
+            before[h] = value
+        return again if memory.rounds(values) < self.settings.rounds else []
+
+    @torch.no_grad()
+    def _unexplained(self, layer: int) -> tuple[float, float]:
+        """What the median member misses of a layer's mean rewards, on held-out simulators, and their variance."""
+        states, view, rows = self.graph.states_of(layer), self._view(layer), self.draw.held_out(1)
+        targets, columns = Rewards.of(self.data, self.payments, states), torch.arange(view.x.shape[1])
+        said = [view.q(self.rewards, layer, few, columns.expand(len(few), -1)) for few in rows.split(FEW)]
+        by_state = torch.cat(said, 1).clamp(0, 1).unflatten(2, (len(states), -1))
+        paid, tried = (part.unflatten(1, (len(states), -1)) for part in (targets.paid, targets.tried))
+        return float(unexplained(by_state, paid[rows], tried[rows]).median()), spread(paid, tried)
 
     @torch.no_grad()
     def _induct(self) -> None:
-        """V_hat of all states by backward induction."""
+        """V_hat of all states by backward induction, and where the best policy by Q_hat comes."""
+        leaving = []
         for layer in range(self.graph.horizon - 1, -1, -1):
             states = self.graph.states_of(layer)
             view, targets = self._view(layer), self._values(layer)
-            columns = targets.columns.view(len(states), -1)[:, :VALUED]
+            columns = torch.arange(view.x.shape[1]).view(len(states), -1)[:, :VALUED]
+            leaving.append(self.D.new_zeros(len(self.D), len(states), self.graph.num_actions))
             for rows in torch.arange(len(self.D)).split(FEW):
-                Q_hat, _ = targets.at(view, rows, columns.flatten().expand(len(rows), -1))
-                value = Q_hat.amax(-1).unflatten(2, columns.shape).mean(-1)
-                self.memory.V_hat[:, rows[:, None], states] = value
+                Q_hat = targets.at(view, rows, columns.flatten().expand(len(rows), -1))[0].unflatten(2, columns.shape)
+                self.memory.V_hat[:, rows[:, None], states] = Q_hat.amax(-1).mean(-1)
+                leaving[-1][rows] = best_shares(Q_hat, CLOSE).mean((0, 3))
+        self.memory.walked = walk(self.graph, leaving[::-1])
 
     @torch.no_grad()
     def shortfall(self) -> Shortfall:
@@ -186,18 +228,18 @@ class _Fit:
 
         def of_layer(layer: int) -> tuple[Tensor, Tensor]:
             view, targets, size = self._view(layer), self._values(layer), len(self.graph.states_of(layer))
-            columns = targets.columns.view(size, -1)[:, :VALUED].flatten().expand(len(rows), -1)
+            columns = torch.arange(view.x.shape[1]).view(size, -1)[:, :VALUED].flatten().expand(len(rows), -1)
             said = view.q(self.net, layer, rows, columns).clamp(0, 1)
             return said.unflatten(2, (size, -1)), targets.at(view, rows, columns)[0].unflatten(2, (size, -1))
 
-        return shortfall(self.graph, of_layer, self.memory.V_hat[:, rows, 0].mean(1), len(rows))
+        return shortfall(self.graph, of_layer, self.memory.V_hat[:, rows, 0].mean(1))
 
     # -- a layer -----------------------------------------------------------------------------------------------------
 
     def _work(self, job: Job) -> Work:
         """What is fitted in one job."""
         states = self.graph.states_of(job.layer)
-        targets = self._values(job.layer) if job.round else Rewards.of(self.data, self.payments, states)
+        targets = self._values(job.layer) if job.values else Rewards.of(self.data, self.payments, states)
         return Work(job, self._view(job.layer), targets)
 
     def _view(self, layer: int) -> View:
@@ -206,13 +248,14 @@ class _Fit:
         return View(x, local, self.summary, self.scarcity)
 
     def _values(self, layer: int) -> Values:
-        return Values.of(self.rewards, self.payments, self.memory.V_hat, layer, self.data.samples[0].x.shape[1])
+        n = self.data.samples[0].x.shape[1]
+        return Values.of(self.rewards, self.payments, self.memory.V_hat, self.memory.walked, layer, n)
 
     def _leave(self, job: Job, fitted: FittedLayer, net: Net) -> None:
         """What is kept of the last span becomes the layer."""
         for name, value in layer_weights(net.cpu(), job.layer).items():
             value.copy_(fitted.kept[-1][name])
-        if job.round:
+        if job.values:
             self.memory.kept[job.layer] = fitted.kept
         self.memory.finished += 1
         self.memory.done += fitted.steps

@@ -25,7 +25,7 @@ from s2r_torch.rng import Seed
 
 CHECKS = 20  # times a fit that held-out risks are looked at
 CLOSE = 2e-3  # root mean squared error, in units of an episode's total reward, that needs no further step
-SEEN = 64  # columns of a row that a check looks at, at most
+SEEN = 64  # columns of a row that a check looks at
 FEW = 32  # rows evaluated at once
 
 
@@ -166,9 +166,8 @@ class LayerFit(LightningModule):
 
     def _seen(self) -> tuple[Tensor, Tensor]:
         """The rows [k] held out, and the columns [k, c] of each that checks look at: always the same ones."""
-        rows, m = self.draw.held_out(self.draw.levels), self.view.x.shape[1]
-        generator = self.seed.child("held-out").generator()
-        columns = torch.rand(len(rows), m, generator=generator, dtype=torch.float32).argsort(-1)[:, :SEEN]
+        rows = self.draw.held_out(self.draw.levels)
+        columns = self.targets.pick(rows, SEEN, self.seed.child("held-out").generator())
         device = self.view.x.device
         return rows.to(device), columns.to(device)
 
@@ -185,9 +184,9 @@ class LayerFit(LightningModule):
         generator, draw = self.seed.child("batch", number).generator(), self.draw
         b = torch.randperm(draw.batched, generator=generator)[: self.settings.batch_simulators]
         rows = b + draw.count * torch.randint(draw.levels, b.shape, generator=generator)
-        pick = torch.randint(len(self.targets.columns), (len(b), self.settings.batch_samples), generator=generator)
+        columns = self.targets.pick(rows, self.settings.batch_samples, generator)
         device = self.view.x.device
-        return rows.to(device), self.targets.columns[pick.to(device)]
+        return rows.to(device), columns.to(device)
 
 
 def layer_weights(net: Net, layer: int) -> Weights:

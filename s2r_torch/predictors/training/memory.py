@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import astuple, dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,29 +17,33 @@ Parts = dict[str, dict[str, Tensor]]  # named groups of tensors, as in a file
 class Job:
     """One layer to fit."""
 
-    round: int  # 0 fits rewards, 1 and more fit values
+    round: int  # counted from 0
     layer: int
     steps: int
+    values: bool  # or rewards, which come first
 
 
 @dataclass(eq=False)
 class Memory:
     """All that a fit goes on from, but for its networks and the layer in work; it grows as the fit does."""
 
-    jobs: tuple[Job, ...]
-    V_hat: Tensor  # [F, B, xi]
+    V_hat: Tensor  # [F, R, xi]
+    missed: Tensor  # [2, H] what rewards and values of a layer missed when they were last looked at
+    walked: Tensor  # [R, xi] how often the best policy by Q_hat comes to a state, members together
     told: Tensor  # [k, 2] steps done, mean risk
     checked: Tensor  # [k, 1 + F] steps done, held-out risks
+    jobs: tuple[Job, ...] = ()
     finished: int = 0  # jobs
     done: int = 0  # steps of all jobs
     kept: dict[int, list[Weights]] = field(default_factory=dict)  # of every fitted layer, span by span
 
     @staticmethod
-    def blank(jobs: tuple[Job, ...], V_hat: Tensor) -> Memory:
+    def blank(V_hat: Tensor, horizon: int) -> Memory:
         """Before the first step."""
         return Memory(
-            jobs,
             V_hat,
+            torch.full((2, horizon), math.inf, dtype=torch.float64),
+            torch.zeros_like(V_hat[0]),
             torch.zeros(0, 2, dtype=torch.float64),
             torch.zeros(0, 1 + len(V_hat), dtype=torch.float64),
         )
@@ -53,6 +58,20 @@ class Memory:
 
     # -- rounds ------------------------------------------------------------------------------------------------------
 
+    def rounds(self, values: bool) -> int:
+        """How many rounds of values, or of rewards, are planned so far."""
+        return len({job.round for job in self.jobs if job.values == values})
+
+    def last(self, values: bool) -> list[int]:
+        """The layers of the last one."""
+        some = [job for job in self.jobs if job.values == values]
+        return [job.layer for job in some if job.round == some[-1].round]
+
+    def plan(self, layers: list[int], steps: int, values: bool) -> None:
+        """Adds a round of these layers: twice as many steps as the one of its kind before it."""
+        number, steps = self.rounds(False) + self.rounds(True), steps * 2 ** self.rounds(values)
+        self.jobs += tuple(Job(number, h, steps, values) for h in layers)
+
     def begins_round(self) -> bool:
         """Whether the next job is the first one of its round."""
         return self.finished == 0 or self.jobs[self.finished - 1].round < self.jobs[self.finished].round
@@ -65,20 +84,29 @@ class Memory:
         """What a round fits, and its steps at most."""
         jobs = [job for job in self.jobs if job.round == number]
         steps = sum(job.steps for job in jobs)
-        if number < 2:
-            return ("values" if number else "rewards"), steps
+        what = "values" if jobs[0].values else "rewards"
+        if not any(job.values == jobs[0].values for job in self.jobs if job.round < number):
+            return what, steps
         layers = ", ".join(str(job.layer) for job in reversed(jobs))
-        return f"values again, layer{'s' * (len(jobs) > 1)} {layers}", steps
+        return f"{what} again, layer{'s' * (len(jobs) > 1)} {layers}", steps
 
     # -- to disk and back --------------------------------------------------------------------------------------------
 
     def parts(self) -> Parts:
         """As named tensors."""
-        jobs = torch.tensor([[job.round, job.layer, job.steps] for job in self.jobs], dtype=torch.int64)
+        jobs = torch.tensor([list(astuple(job)) for job in self.jobs], dtype=torch.int64)
         count = torch.tensor([self.finished, self.done])
         spans = ((h, k, weights) for h, kept in self.kept.items() for k, weights in enumerate(kept))
         return {
-            "memory": {"jobs": jobs, "count": count, "V_hat": self.V_hat, "told": self.told, "checked": self.checked},
+            "memory": {
+                "jobs": jobs,
+                "count": count,
+                "V_hat": self.V_hat,
+                "missed": self.missed,
+                "walked": self.walked,
+                "told": self.told,
+                "checked": self.checked,
+            },
             "kept": {f"{h}.{k}.{name}": value for h, k, weights in spans for name, value in weights.items()},
         }
 
@@ -92,10 +120,12 @@ class Memory:
             spans = kept.setdefault(int(layer), {})
             spans.setdefault(int(span), {})[name] = value
         return Memory(
-            tuple(Job(*row) for row in found["jobs"].tolist()),
             found["V_hat"],
+            found["missed"],
+            found["walked"],
             found["told"],
             found["checked"],
+            jobs=tuple(Job(k, h, steps, bool(v)) for k, h, steps, v in found["jobs"].tolist()),
             finished=int(found["count"][0]),
             done=int(found["count"][1]),
             kept={layer: [spans[k] for k in sorted(spans)] for layer, spans in kept.items()},

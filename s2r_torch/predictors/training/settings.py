@@ -20,8 +20,8 @@ class TrainingSettings(Settings):
         members: networks trained side by side, each with its own seed and bootstrap weights.
         snapshots: how many moments of training join the class, the last one included.
         steps: optimiser steps per layer, at most; at least as many as snapshots.
-        rounds: how often layers that fall short are fitted again, each time with twice as many steps; the first
-            round, of all layers, counts.
+        rounds: how often rewards, and then values, of layers that fall short are fitted at most, each time with twice
+            as many steps; the first round, of all layers, counts.
         tolerance: share of its targets' value that the median member may lose before layers count as falling short.
         batch_simulators: simulators per step.
         batch_samples: samples per simulator and step, of all states of the layer.
@@ -36,8 +36,8 @@ class TrainingSettings(Settings):
     members: Size = 16
     snapshots: Size = 4
     steps: Size = 300
-    rounds: Annotated[int, Range(1, 16)] = 4
-    tolerance: Share = 0.003
+    rounds: Annotated[int, Range(1, 16)] = 3
+    tolerance: Share = 0.005
     batch_simulators: Size = 64
     batch_samples: Size = 12
     learning_rate: Positive = 1e-2

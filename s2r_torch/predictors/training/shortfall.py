@@ -1,4 +1,4 @@
-r"""What training has not learned: the regret of every layer against the targets it was fitted to.
+r"""What training has not learned: errors of rewards, and the regret of every layer against its targets.
 
 The performance difference of greedy f against the values Q_hat that it was fitted to (data.py) is a sum over layers:
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from s2r_torch.base import StateGraph
 from s2r_torch.predictors.ensemble import greedy_actions
+from s2r_torch.predictors.training.walk import walk
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,26 +56,56 @@ class Shortfall:
         )
 
 
-def shortfall(graph: StateGraph, of_layer: Callable[[int], tuple[Tensor, Tensor]], value: Tensor, b: int) -> Shortfall:
+def shortfall(graph: StateGraph, of_layer: Callable[[int], tuple[Tensor, Tensor]], value: Tensor) -> Shortfall:
     """Walks every member's greedy policy through the graph, on samples.
 
     Args:
         graph: the state graph.
         of_layer: h -> (what f says [F, b, S, n, A], its targets Q_hat of that shape).
         value: V_hat [F] of the start.
-        b: how many simulators.
     """
-    visited = torch.zeros(len(value), b, graph.num_states, dtype=torch.float64)
-    visited[:, :, 0] = 1
-    regret = torch.zeros(len(value), graph.horizon, dtype=torch.float64)
+    leaving, lost = [], []
     for layer in range(graph.horizon):
-        states = graph.states_of(layer)
         q, target = of_layer(layer)
         action = greedy_actions(q)  # [F, b, S, n]
-        lost = target.amax(-1) - target.gather(-1, action[..., None]).squeeze(-1)
-        here = visited[:, :, states]  # [F, b, S]
-        regret[:, layer] = (here * lost.double().mean(-1)).sum(2).mean(1)
-        for a in range(graph.num_actions if layer + 1 < graph.horizon else 0):
-            share = here * (action == a).double().mean(-1)
-            visited.index_add_(2, graph.next_state[states, a], share)
-    return Shortfall(regret, value.double())
+        taken = target.gather(-1, action[..., None]).squeeze(-1)
+        lost.append((target.amax(-1) - taken).double().mean(-1))
+        leaving.append(torch.stack([(action == a).double().mean(-1) for a in range(graph.num_actions)], -1))
+    visited = walk(graph, leaving)  # [F, b, xi]
+    regret = [(visited[..., graph.states_of(h)] * missed).sum(2).mean(1) for h, missed in enumerate(lost)]
+    return Shortfall(torch.stack(regret, 1), value.double())
+
+
+def unexplained(said: Tensor, paid: Tensor, tried: Tensor) -> Tensor:
+    r"""The mean squared error of mean rewards, free of the noise of single ones: [F].
+
+    A cell holds the n samples of one state and action in one simulator. Their errors e_i = said_i - paid_i share a mean
+    and have independent noise, so that products of different ones tell the square of their mean:
+
+        E[e_i e_j] = (mean of e)^2      estimate = ((sum e)^2 - sum e^2) / (n (n - 1))
+
+    Args:
+        said: `[F, b, S, n, A]` what members say of rewards.
+        paid: `[b, S, n, A]` rewards, of the action that was tried.
+        tried: `[b, S, n, A]` 1 for the action tried, where its reward varies; else 0.
+    """
+    error = (said - paid) * tried
+    sums, squares, count = error.sum(3), error.square().sum(3), tried.sum(2)  # [F, b, S, A], [b, S, A]
+    known = count >= 2
+    pairs = (sums.square() - squares) / (count * (count - 1)).clamp(min=1)
+    return (pairs * known).sum((1, 2, 3)).double() / known.sum().clamp(min=1)
+
+
+def spread(paid: Tensor, tried: Tensor) -> float:
+    """The variance over simulators of mean rewards, free of the noise of single ones, averaged over states and actions.
+
+    Shapes as for `unexplained`; 0 or less where rewards do not tell simulators apart.
+    """
+    count = tried.sum(2)
+    known = (count >= 2).double()  # [b, S, A]
+    mean = (paid * tried).sum(2).double() / count.clamp(min=1)
+    b = known.sum(0)
+    across = ((mean * known).sum(0).square() - (mean.square() * known).sum(0)) / (b * (b - 1)).clamp(min=1)
+    within = unexplained(torch.zeros_like(paid)[None], paid, tried)
+    cells = (b >= 2).double() * b
+    return float(within - (across * cells).sum() / cells.sum().clamp(min=1))

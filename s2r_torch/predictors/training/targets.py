@@ -5,8 +5,11 @@
     V_hat[f, b, s]     = mean over the columns of s of max_a clamp(Q_hat[f, b, i, a], 0, 1)
 
 The state graph is known, so values follow from rewards by backward induction, exactly: a layer's targets hold no fit of
-a layer below, and errors of layers do not add up (docs/networks.md). b counts rows: simulators at one number of
-readings after another, and what a density of few readings tells of rewards is all that its values promise.
+a layer below, and errors of layers do not add up (docs/networks.md). What a policy loses, it loses where it comes: so
+half of all samples are of states on the way of the best policy by Q_hat, however many states there are.
+
+b counts rows: simulators at one number of readings after another, and what a density of few readings tells of rewards
+is all that its values promise.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from torch import Tensor
 from s2r_torch.base import StateGraph
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.training.data import TrainingData
+
+ON_THE_WAY = 0.5  # share of a batch from states where the best policy by Q_hat comes; the rest from all alike
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,12 +50,11 @@ class Targets(Protocol):
     """What a layer is fitted to."""
 
     @property
-    def columns(self) -> Tensor:
-        """Those [k] that batches are drawn from."""
-
-    @property
     def clean(self) -> bool:
         """Whether a network could meet them: they hold no noise of rewards."""
+
+    def pick(self, rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        """Random columns [k, count] of rows [k], those that matter most the most often."""
 
     def at(self, view: View, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor | None]:
         """Values [F or 1, k, c, A] at rows [k] and columns [k, c]; and which of them are known, or None for all."""
@@ -88,27 +92,32 @@ class Payments:
 
 @dataclass(frozen=True, eq=False)
 class Rewards:
-    """Rewards that were paid, each for the one action that was tried."""
+    """Rewards that were paid, each for the one action that was tried; only those that vary are learned."""
 
     paid: Tensor  # [B, m, A] 0 where another action was tried
-    tried: Tensor  # [B, m, A] 0 or 1
-    columns: Tensor
+    tried: Tensor  # [B, m, A] 1 for the action tried, where its reward varies; else 0
+    tells: Tensor  # [B, m] whether that is so: what batches are drawn from, on the CPU
     clean = False
 
     @staticmethod
     def of(data: TrainingData, payments: Payments, states: list[int]) -> Rewards:
-        """Of these states; batches are drawn where some reward varies."""
+        """Of these states."""
         samples = data.columns(states)
-        tried = torch.nn.functional.one_hot(samples.actions, payments.varies.shape[1]).float()
-        varies = payments.varies[states].any(1).repeat_interleave(samples.x.shape[1] // len(states))
-        return Rewards(samples.rewards.float()[..., None] * tried, tried, varies.nonzero().flatten())
+        varies = payments.varies[states].repeat_interleave(samples.x.shape[1] // len(states), 0)
+        tried = torch.nn.functional.one_hot(samples.actions, payments.varies.shape[1]) * varies
+        return Rewards(samples.rewards.float()[..., None] * tried, tried.float(), tried.sum(-1).float())
+
+    def pick(self, rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        tells = self.tells[rows % len(self.tells)]
+        none = tells.sum(-1, keepdim=True) == 0  # a simulator that tells nothing is asked all the same, and ignored
+        return torch.multinomial(tells + none, count, replacement=True, generator=generator)
 
     def at(self, view: View, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor | None]:
         b = (rows % len(self.paid))[:, None]
         return self.paid[b, columns][None], self.tried[b, columns]
 
     def to(self, device: torch.device) -> Rewards:
-        return Rewards(*(part.to(device) for part in (self.paid, self.tried, self.columns)))
+        return Rewards(self.paid.to(device), self.tried.to(device), self.tells)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,12 +130,12 @@ class Values:
     constant: Tensor  # [m, A]
     V_next: Tensor  # [F, R, S, A]
     state: Tensor  # [m] among the layer's
-    columns: Tensor
+    walked: Tensor  # [R, S] how often the best policy by Q_hat comes to the layer's states, on the CPU
     clean = True
 
     @staticmethod
-    def of(teacher: Net, payments: Payments, V_hat: Tensor, layer: int, n: int) -> Values:
-        """Of one layer, n samples a state, given V_hat [F, R, xi] of the layer below."""
+    def of(teacher: Net, payments: Payments, V_hat: Tensor, walked: Tensor, layer: int, n: int) -> Values:
+        """Of one layer, n samples a state, given V_hat [F, R, xi] of the layer below, and walked [R, xi]."""
         graph = teacher.problem.graph
         states = graph.states_of(layer)
         following = graph.next_state[states]
@@ -137,8 +146,14 @@ class Values:
             payments.constant[states].repeat_interleave(n, 0),
             V_hat[:, :, following.clamp(min=0)] * (following >= 0),
             torch.arange(len(states)).repeat_interleave(n),
-            torch.arange(len(states) * n),
+            walked[:, states],
         )
+
+    def pick(self, rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        size, n = self.walked.shape[1], len(self.state) // self.walked.shape[1]
+        shares = ON_THE_WAY * self.walked[rows] + (1 - ON_THE_WAY) / size
+        state = torch.multinomial(shares, count, replacement=True, generator=generator)
+        return state * n + torch.randint(n, state.shape, generator=generator)
 
     @torch.no_grad()
     def at(self, view: View, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -149,6 +164,8 @@ class Values:
         return (r_hat + self.V_next[:, rows[:, None], self.state[columns]]).clamp(0, 1), None
 
     def to(self, device: torch.device) -> Values:
-        parts = (self.varies, self.constant, self.V_next, self.state, self.columns)
         teacher = None if self.teacher is None else self.teacher.to(device)
-        return Values(teacher, self.layer, *(part.to(device) for part in parts))
+        varies, constant, V_next, state = (
+            part.to(device) for part in (self.varies, self.constant, self.V_next, self.state)
+        )
+        return Values(teacher, self.layer, varies, constant, V_next, state, self.walked)

@@ -1,0 +1,104 @@
+"""Which layers are fitted again, and where samples are drawn: against planted errors and enumeration."""
+
+from itertools import product
+
+import pytest
+import torch
+from support.attacks import make_net, problem, readings
+from support.worlds import random_world
+
+from s2r_torch.episodes import Transitions
+from s2r_torch.predictors.training import work
+from s2r_torch.predictors.training.data import TrainingData
+from s2r_torch.predictors.training.fit import Listener, fit
+from s2r_torch.predictors.training.settings import TrainingSettings
+from s2r_torch.predictors.training.shortfall import spread, unexplained
+from s2r_torch.predictors.training.walk import best_shares, walk
+from s2r_torch.rng import Seed
+
+FEW_STEPS = TrainingSettings(
+    members=2, snapshots=1, steps=2, rounds=3, batch_simulators=8, batch_samples=4, learning_rate=0.02
+)
+
+
+class StoppedError(Exception):
+    """A test stops a fit."""
+
+
+def planted_rewards(b=4000, n=6):
+    """Bernoulli(w) rewards of one state, w uniform, one of two actions tried at random: mean [b], paid, tried."""
+    g = torch.Generator().manual_seed(0)
+    mean = torch.rand(b, generator=g)
+    paid = (torch.rand(b, 1, n, 1, generator=g) < mean[:, None, None, None]).float()
+    tried = torch.nn.functional.one_hot(torch.randint(2, (b, 1, n), generator=g), 2).float()
+    return mean, paid * tried, tried
+
+
+def test_unexplained_rewards_are_told_apart_from_noise():
+    """A member that is exact, one that is 0.2 off, and one that says the mean of all: 0, 0.04, Var w = 1 / 12."""
+    mean, paid, tried = planted_rewards()
+    exact = mean[None, :, None, None, None].expand(1, -1, 1, 6, 2)
+    said = torch.cat([exact, exact + 0.2, torch.full_like(exact, 0.5)])
+    torch.testing.assert_close(
+        unexplained(said, paid, tried), torch.tensor([0, 0.04, 1 / 12], dtype=torch.float64), atol=0.005, rtol=0
+    )
+    assert spread(paid, tried) == pytest.approx(1 / 12, abs=0.004)
+    assert abs(spread(paid[:, :, torch.randperm(6)].roll(1, 0) * 0 + 0.3 * tried, tried)) < 1e-6  # nothing to tell
+
+
+def test_a_walk_is_the_sum_over_paths():
+    world = random_world(3, horizon=4, num_actions=3)
+    graph, g = world.graph, torch.Generator().manual_seed(1)
+    leaving = [torch.rand(2, len(graph.states_of(h)), 3, generator=g).softmax(-1) for h in range(4)]
+    wanted = torch.zeros(2, graph.num_states)
+    for path in (path for length in range(4) for path in product(range(3), repeat=length)):
+        share = torch.ones(2)
+        for h, a in enumerate(path):
+            share = share * leaving[h][:, graph.states_of(h).index(graph.end(path[:h])), a]
+        wanted[:, graph.end(path)] += share
+    torch.testing.assert_close(walk(graph, leaving), wanted)
+
+
+def test_actions_that_tie_share_the_walk():
+    assert best_shares(torch.tensor([0.5, 0.499, 0.2]), 0.002).tolist() == [0.5, 0.5, 0.0]
+    assert best_shares(torch.tensor([0.5, 0.499, 0.2]), 0.0005).tolist() == [1.0, 0.0, 0.0]
+
+
+def paid_by_theta(where, count=24):
+    """One action of the second layer pays what the densities' height says: a few steps do not explain it."""
+    g, theta = torch.Generator().manual_seed(0), (torch.arange(count) % 2).double()
+    D = torch.rand(count, where.graph.num_states, where.grid.num_points, generator=g, dtype=torch.float64)
+
+    def tried(layer):
+        actions = torch.randint(where.spec.num_actions, (count, 8), generator=g)
+        paid = 0.9 * theta[:, None] * (actions == 1) * (layer == 1)
+        return Transitions(readings(where, (count, 8), g), actions, paid)
+
+    samples = tuple(map(tried, where.graph.layer.tolist()))
+    return TrainingData(D * (0.5 + theta[:, None, None]), samples)
+
+
+def test_rewards_that_are_not_explained_are_fitted_again_and_that_goes_on_to_the_bit(tmp_path, monkeypatch):
+    monkeypatch.setattr(work, "SAVE_SECONDS", -1.0)
+    where, told = problem("line"), []
+
+    def fitted(state=None, on_check=lambda done, risks: None):
+        listener = Listener(on_round=lambda what, steps: told.append((what, steps)), on_check=on_check)
+        net = make_net("lookup", where, members=2)
+        return fit(net, paid_by_theta(where), FEW_STEPS, Seed.root(1), listener=listener, state=state).net
+
+    def stop(done, risks):
+        if done == 7:  # of 2 + 4 + 8 steps of rewards
+            raise StoppedError
+
+    whole = fitted()
+    assert [what for what, _ in told][:3] == ["rewards", "rewards again, layer 1", "rewards again, layer 1"]
+    assert [steps for _, steps in told][:3] == [2, 4, 8] and told[3][0] == "values"
+    state = tmp_path / "training" / "lookup.safetensors"
+    with pytest.raises(StoppedError):
+        fitted(state, stop)
+    told.clear()
+    resumed = fitted(state)
+    assert [what for what, _ in told][:2] == ["rewards", "rewards again, layer 1"]
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
