@@ -200,6 +200,7 @@ def script(
         if {"--help", "-h"} & set(sys.argv[1:]):
             say(console, about())
             return
+        sys.argv = [with_home(argument) for argument in sys.argv]
         os.environ["HYDRA_FULL_ERROR"] = "1"  # its errors come here, and are told like all others
         with our_errors():
             hydra.main(version_base="1.3", config_path=str(CONF / name), config_name=name)(one)()
@@ -208,6 +209,15 @@ def script(
             for overrides in failed:
                 say(console, f"    {printable(overrides)}")
             raise Ended(2)
+
+
+def with_home(argument: str) -> str:
+    """A folder that Hydra makes, written out where it begins with `~`: it would make one of that name.
+
+    >>> with_home('hydra.run.dir="~/runs"') == f'hydra.run.dir="{Path.home()}/runs"'
+    True
+    """
+    return re.sub(r"""^(hydra\.(?:run|sweep)\.dir=["']?)~(?=[/"']|$)""", lambda m: f"{m[1]}{Path.home()}", argument)
 
 
 def composed(overrides: list[str]) -> DictConfig:
@@ -249,6 +259,8 @@ def as_setting_error(error: Exception) -> SettingError:
         cause = typo(key[1], ["net", *(known for make in DEFAULTS.values() for known in make())])
     elif "~" in text:
         cause = "a tilde, which Hydra's grammar does not know; write $HOME"
+    elif "LexerNoViableAlt" in text:
+        cause = "a character that Hydra's grammar does not know; put the value into quotes: 'key=\"value\"'"
     return SettingError(expected="settings that can be put together", got=text, cause=cause)
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from s2r_torch.commands.configuration import plain_config, script
 from s2r_torch.deployment.export import export_policy
 from s2r_torch.deployment.recording.files import write_template
+from s2r_torch.files.whole import fixed_path
 from s2r_torch.reports.deployment import plan, promises, report
 from s2r_torch.reports.endings import say
 from s2r_torch.runs.deploy_settings import deploy_settings
@@ -24,6 +25,7 @@ from s2r_torch.text import printable
 def run(cfg: DictConfig, folder: Path, console: Console) -> None:
     """One deployment: what to collect, then, unless that was all, what came of it."""
     settings = deploy_settings(plain_config(cfg))
+    export = settings.export and fixed_path(settings.export)
     with site_of(settings) as site:
         console.print(plan(site), soft_wrap=True)
         if settings.template:
@@ -36,8 +38,8 @@ def run(cfg: DictConfig, folder: Path, console: Console) -> None:
         deployed = deploy_at(site)
     console.print(report(site.policy, deployed))
     say(console, promises(site, deployed.deployment))
-    if settings.export:
-        export_policy(deployed.deployment.policy, settings.export)
+    if export:
+        export_policy(deployed.deployment.policy, export)
         say(console, f"policy of this world written to {printable(settings.export)}")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from importlib import import_module
 
 
@@ -54,7 +55,20 @@ def _end(number: int, frame: object) -> None:
     os._exit(130 if number == signal.SIGINT else 143)
 
 
+def have_outputs() -> None:
+    """What was started with its outputs closed, as some services are, gets the null device in their places.
+
+    Else printing fails, and a file that is opened later takes the number of an output.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
 def _start(name: str) -> None:
+    have_outputs()
     end_on_signals()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads fight over shared cores
     import_module(f"s2r_torch.commands.{name}").main()

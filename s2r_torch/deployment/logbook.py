@@ -26,7 +26,7 @@ from s2r_torch.deployment.recording.tables import check_ending, read_table
 from s2r_torch.episodes import Ledger
 from s2r_torch.errors import FileError, RecordingError
 from s2r_torch.files.locks import locked
-from s2r_torch.files.whole import Appended, probe, real_path, removed, write_bytes, write_text
+from s2r_torch.files.whole import Appended, fixed_path, probe, real_path, removed, write_bytes, write_text
 from s2r_torch.text import printable
 
 COLLECTING = "collecting"
@@ -46,7 +46,7 @@ def open_logbook(path: Path | str, spec: ProblemSpec) -> Iterator[Logbook]:
         SettingError: another ending.
     """
     check_ending(path)
-    path = Path(path)
+    path = fixed_path(path)
     with locked(path):
         for file in {path, ledger_of(path), journal_of(path)}:
             probe(file)

@@ -46,6 +46,12 @@ def real_path(path: Path | str) -> Path:
             raise OSError(str(error)) from error
 
 
+def fixed_path(path: Path | str) -> Path:
+    """The same path wherever users' code moves the process to; links are left to be followed. Raises as `real_path`."""
+    real_path(path)
+    return Path(path).expanduser().absolute()
+
+
 def probe(path: Path | str) -> None:
     """Test-writes beside a file that will be written later, and leaves everything as it was.
 

@@ -53,8 +53,8 @@ def say(console: Console, text: str | Text) -> None:
     try:
         console.print(text, soft_wrap=True, highlight=False, markup=False)
         sys.stdout.flush()
-    except OSError:
-        with suppress(OSError):
+    except (OSError, ValueError):  # ValueError: users' code closed it
+        with suppress(OSError, ValueError):
             print(text, file=sys.stderr, flush=True)
         with suppress(OSError, ValueError):  # else Python tries again at its end, and exits with 120
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

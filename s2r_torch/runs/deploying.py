@@ -13,6 +13,7 @@ from torch import Tensor
 
 from s2r_torch.base import Path as Actions
 from s2r_torch.base import UnlabelledWorld, spelt
+from s2r_torch.defaults import plain_torch
 from s2r_torch.deployment.certificate import Certificate
 from s2r_torch.deployment.collection import Plan, missing_episodes
 from s2r_torch.deployment.deploy import Deployment, deploy, deploy_recorded
@@ -228,7 +229,8 @@ def _connected(world: LiveWorld, policy: MetaPolicy) -> Iterator[UnlabelledWorld
 
     connect = _function_named(str(world.make))
     try:
-        made = bounded(lambda: connect(**world.arguments), world.time_limit)
+        with plain_torch():
+            made = bounded(lambda: connect(**world.arguments), world.time_limit)
     except (S2RError, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -246,7 +248,8 @@ def _function_named(name: str) -> Callable[..., object]:
     module, _, function = name.partition(":")
     search_working_folder()
     try:
-        return getattr(importlib.import_module(module), function)
+        with plain_torch():
+            return getattr(importlib.import_module(module), function)
     except KeyboardInterrupt:
         raise
     except BaseException as error:

@@ -24,6 +24,7 @@ from s2r_torch.families.contract import Family
 from s2r_torch.families.draws import Draws
 from s2r_torch.families.encoded import EncodedFamily
 from s2r_torch.families.recipe import require_travel
+from s2r_torch.files.whole import fixed_path
 from s2r_torch.planner.looking import NOTE
 from s2r_torch.progress import Progress, Recorded, Row, Silent
 from s2r_torch.rng import Seed
@@ -130,6 +131,7 @@ def execute(
     known_class(settings, family)  # these refuse what cannot be, before anything is drawn
     require_exact_values(settings, family)
     require_travel(family, workers)
+    folder = folder and fixed_path(folder)
     with held(folder):
         return all_stages(Stages(settings, family, folder, progress or Silent(), workers=workers))
 

@@ -1,6 +1,7 @@
 """However a script ends: a code out of four, and one line that can be printed."""
 
 import errno
+import io
 import os
 import signal
 
@@ -65,6 +66,14 @@ def test_a_pipe_that_nobody_reads():
     closed = SystemExit(1)
     closed.__context__ = BrokenPipeError(errno.EPIPE, "Broken pipe")
     assert ending(closed) == (2, "BrokenPipeError: [Errno 32] Broken pipe\n")
+
+
+def test_an_output_that_a_users_code_closed(capsys):
+    closed = io.StringIO()
+    closed.close()
+    with pytest.raises(Ended) as ended, clear_ending(Console(file=closed, width=200), "nothing"):
+        raise WRONG
+    assert ended.value.code == 2 and "SettingError: expected a file" in capsys.readouterr().err
 
 
 def test_an_ending_that_was_told_is_not_told_again():

@@ -44,6 +44,23 @@ def check(cfg, folder: Path, console: Console) -> None:
     console.print(f"did seed {settings.seed} in {folder.name}")
 
 
+@pytest.mark.parametrize("given", ['hydra.run.dir="~/mine"', "hydra.run.dir=~/mine"])
+def test_a_folder_at_home_is_there_and_none_is_called_a_tilde(run, tmp_path, monkeypatch, given):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    code, text = run("+experiment=grid", given, job=check)
+    assert code == 0 and (tmp_path / "home" / "mine").is_dir() and not (tmp_path / "~").exists()
+
+
+def test_outputs_that_are_closed_are_no_failure(tmp_path):
+    """Nor does a file that is opened later take the number of an output."""
+    command = [sys.executable, str(ROOT / "scripts" / "plan.py"), "json=true", "figure=null"]
+    inherited = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["bash", "-c", '"$@" >&- 2>&-', "bash", *command], cwd=tmp_path, env=inherited, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0
+
+
 def test_a_script_does_its_job(run, tmp_path):
     code, text = run("+experiment=grid", "seed=3", job=check)
     assert code == 0 and "did seed 3 in" in text
@@ -66,6 +83,7 @@ def test_help_says_what_there_is(run, tmp_path):
         (["net=null"], "SettingError: expected settings that can be put together; got"),
         (["+experiment=gird"], "Could not find 'experiment/gird'"),
         (["name=~/mine"], "write $HOME"),
+        (["name=größe"], "put the value into quotes"),
         (["="], "SettingError: expected settings that can be put together; got"),
         (["name=${nothing}"], "Interpolation key 'nothing' not found"),
         (["hydra.run.dir=/dev/null/here"], "NotADirectoryError: [Errno 20] Not a directory: '/dev/null/here'"),

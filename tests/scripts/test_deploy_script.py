@@ -196,6 +196,18 @@ def test_mistakes_on_the_command_line(site, overrides, message):
     assert sorted(p.name for p in site.iterdir() if p.suffix != "") == ["policy.safetensors", "robot.py"]
 
 
+def test_a_robot_that_moves_the_process_moves_no_file(site, tmp_path_factory, monkeypatch):
+    other = tmp_path_factory.mktemp("other")
+    (site / "roaming.py").write_text(
+        f"import os, torch\nfrom robot import connect as c\ndef connect():\n    w = c()\n    os.chdir({str(other)!r})\n"
+        "    torch.set_default_device('meta')\n    return w\n"
+    )
+    monkeypatch.delitem(sys.modules, "roaming", raising=False)
+    deploy("world=gym", "world.make=roaming:connect", "log=real.csv", "export=policy.pt2")
+    assert len((site / "real.csv").read_text().splitlines()) == 1 + 75 * 5 and (site / "policy.pt2").exists()
+    assert sorted(path.name for path in other.iterdir()) == ["closed.txt", "resets.txt"]
+
+
 def test_a_checkpoint_must_be_named(site):
     cfg = composed(config="deploy")
     with pytest.raises(SettingError, match="checkpoint: text; got nothing"):
@@ -293,7 +305,7 @@ def test_a_full_disk_is_one_line_and_costs_one_episode(site):
     process = started(site, *ROBOT_LOGGED, before="ulimit -f 4")
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 2 and "Traceback" not in output + errors, output + errors
-    assert "FileError: expected real.csv to be written; got File too large; 1 unsaved episodes" in output
+    assert "real.csv to be written; got File too large; 1 unsaved episodes" in output
     drawn = len((site / "resets.txt").read_text())
     assert len(read_recording(site / "real.csv", policy_of().problem.spec)) == drawn - 1
     assert sorted(p.name for p in site.iterdir() if "real" in p.name) == ["real.csv", "real.csv.ledger.json"]
