@@ -126,14 +126,22 @@ class Appended:
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
+        self._left = _size(self.path)  # as it was left
 
     def add(self, data: bytes) -> None:
         """Appends.
 
         Raises:
-            FileError: the system refuses; the file is as it was before.
+            FileError: the system refuses, or another program moved, cut or wrote the file; it is as it was before.
         """
-        target, new = _writable(self.path), not real_path(self.path).exists()
+        target, there = _writable(self.path), _size(self.path)
+        new = there is None
+        if there != self._left:
+            raise FileError(
+                expected=f"{printable(self.path)} as it was left, {_bytes(self._left)}",
+                got=_bytes(there),
+                cause="another program moved, cut or wrote it meanwhile",
+            )
         with told(self.path):
             descriptor = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
             size = os.fstat(descriptor).st_size
@@ -144,6 +152,7 @@ class Appended:
                 os.fsync(descriptor)
                 if new:
                     _flushed(target.parent)
+                self._left = size + len(data)
             except BaseException:
                 with contextlib.suppress(OSError):
                     os.ftruncate(descriptor, size)
@@ -186,6 +195,16 @@ def _writable(path: Path | str) -> Path:
                 expected=f"{printable(path)} to be writable", got="a write-protected file", cause="it is to be kept"
             )
     return target
+
+
+def _size(path: Path) -> int | None:
+    """Bytes of the file that a path leads to; None where there is none."""
+    target = real_path(path)
+    return target.stat().st_size if target.exists() else None
+
+
+def _bytes(size: int | None) -> str:
+    return "no file" if size is None else f"{size} bytes"
 
 
 def _partial(target: Path) -> Path:

@@ -80,6 +80,27 @@ def test_a_path_that_cannot_be_followed_is_one_error_for_readers_too(name, tmp_p
         real_path(tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: p.unlink(),
+        lambda p: p.rename(p.with_name("b.csv")),
+        lambda p: p.write_text(""),
+        lambda p: p.write_bytes(p.read_bytes() + b"#"),
+    ],
+    ids=["removed", "moved", "cut", "written"],
+)
+def test_a_file_that_another_program_changes_is_not_gone_on_with(tmp_path, change):
+    file = Appended(tmp_path / "a.csv")
+    file.add(b"header\n1\n")
+    file.add(b"2\n")
+    change(file.path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(FileError, match="a.csv as it was left, 11 bytes; got .*; likely cause: another program"):
+        file.add(b"3\n")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 @pytest.mark.skipif(ROOT, reason="root may write everything")
 def test_a_protected_file_is_kept(tmp_path):
     (tmp_path / "a.txt").write_text("kept")
