@@ -286,4 +286,26 @@ def test_a_world_does_not_touch_rewards():
     for _ in range(4):
         x = world.step(torch.ones(3, dtype=torch.int64))
     assert x.shape == (3, 1) and float((x - 4.5).abs().max()) < 0.2
-    assert [episode.env.unwrapped.taken for episode in world._episodes] == [4, 4, 4]
+    assert [episode.env.unwrapped.taken for episode in world._episodes] == [4]  # all did the same
+
+
+def test_episodes_of_a_world_are_where_their_own_actions_lead():
+    """Batches whose actions part at random, one after another, against environments of their own."""
+    family = walk_family()
+    world, g = family.world(torch.tensor([0.5]), Seed.root(0).generator()), torch.Generator().manual_seed(1)
+    for n in (7, 3, 20):
+        own = [Walk() for _ in range(n)]
+        there = [env.reset()[0] for env in own]
+        x = world.reset(n)
+        for step in range(family.spec.horizon):
+            assert float((x[:, 0] - torch.tensor([float(seen[0]) + 0.5 for seen in there])).abs().max()) < 0.2
+            actions = torch.randint(2, (n,), generator=g)
+            if step + 1 < family.spec.horizon:
+                there = [
+                    seen if float(seen[0]) == 4 else env.step(int(a) + 1)[0]  # an episode that ended stays there
+                    for env, seen, a in zip(own, there, actions, strict=True)
+                ]
+                x = world.step(actions)
+        with pytest.raises(SettingError, match="reset before step"):
+            world.step(actions)
+    world.close()

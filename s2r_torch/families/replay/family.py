@@ -135,7 +135,7 @@ class ReplayFamily:
         return ReplaySimulators(self, theta, ids, self._tree_of(theta, self.horizon), torch.arange(len(theta)))
 
     def world(self, theta: Tensor, generator: torch.Generator) -> SteppedWorld:
-        """A world that runs every episode in an environment of its own."""
+        """A world whose environments are stepped."""
         return SteppedWorld(self, require_theta(theta[None], self.theta_names)[0], generator)
 
     def truth(self, theta: Tensor) -> GroundTruth | None:

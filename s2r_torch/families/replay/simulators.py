@@ -1,4 +1,4 @@
-"""Simulators and worlds of a `ReplayFamily`: the former replay, the latter step every episode for real."""
+"""Simulators and worlds of a `ReplayFamily`: the former replay, the latter step environments for real."""
 
 from __future__ import annotations
 
@@ -80,8 +80,24 @@ class ReplaySimulators:
         return self.family.sensor.read(self.theta, self.tree.latent(nodes), self._generators)
 
 
+@dataclass
+class Walk:
+    """Episodes of one batch whose actions were the same so far, in the one environment that they share."""
+
+    episode: Episode
+    taken: tuple[int, ...] = ()
+
+    def move(self, action: int) -> Walk:
+        """Goes on with an action."""
+        self.episode.move(action)
+        return Walk(self.episode, (*self.taken, action))
+
+
 class SteppedWorld:
-    """One world (`base.UnlabelledWorld`): every episode runs in its own environment, and rewards are not looked at.
+    """One world (`base.UnlabelledWorld`): its environments are stepped, and rewards are not looked at.
+
+    Dynamics and starts hold no chance, so episodes of a batch whose actions were the same so far share an environment;
+    where their actions part, others go the same way again.
 
     Args:
         family: the `ReplayFamily`.
@@ -93,26 +109,50 @@ class SteppedWorld:
         self.family, self.spec, self.theta = family, family.spec, theta
         self._generator = generator
         self._episodes: list[Episode] = []  # environments, opened when first needed
-        self._running = self._step = 0
+        self._walks: list[Walk] = []
+        self._walk_of: list[int] | None = None  # of every episode
+        self._step = 0
 
     def reset(self, n: int) -> Tensor:
-        while len(self._episodes) < n:
-            self._episodes.append(self.family.episode(self.theta))
-        self._running, self._step = n, 0
-        return self._read([episode.reset() for episode in self._episodes[:n]])
+        self._walks, self._walk_of, self._step = [], [0] * n, 0
+        self._walks.append(self._along(()))
+        return self._read(self._walk_of)
 
     def step(self, actions: Tensor) -> Tensor:
         self._step += 1
-        episodes = self._episodes[: running(self._running if self._step < self.spec.horizon else None)]
-        for episode, action in zip(episodes, actions.tolist(), strict=True):
-            episode.move(action)
-        return self._read([episode.latent() for episode in episodes])
+        before = running(self._walk_of if self._step < self.spec.horizon else None)
+        ways = list(zip(before, actions.tolist(), strict=True))  # (walk, action) of every episode
+        apart = {way: number for number, way in enumerate(dict.fromkeys(ways))}
+        going, moved = dict(reversed(apart)), []  # the first of its actions that a walk goes on with
+        for walk, action in apart:
+            if going[walk] == action:
+                moved.append(self._walks[walk].move(action))
+            else:
+                moved.append(self._along((*self._walks[walk].taken, action)))
+                self._walks.append(moved[-1])
+        self._walks, self._walk_of = moved, [apart[way] for way in ways]
+        return self._read(self._walk_of)
 
     def close(self) -> None:
         """Closes all environments."""
+        self._walks = []
         while self._episodes:
             self._episodes.pop().close()
 
-    def _read(self, latent: list[list[float]]) -> Tensor:
-        numbers = torch.tensor(latent, dtype=torch.float64)
-        return self.family.sensor.read(self.theta[None], numbers[None], [self._generator])[0]
+    def _along(self, actions: tuple[int, ...]) -> Walk:
+        """A walk of these actions, in an environment that no other one is in."""
+        taken = {id(walk.episode) for walk in self._walks}
+        free = next((episode for episode in self._episodes if id(episode) not in taken), None)
+        if free is None:
+            free = self.family.episode(self.theta)
+            self._episodes.append(free)
+        free.reset()
+        walk = Walk(free)
+        for action in actions:
+            walk = walk.move(action)
+        return walk
+
+    def _read(self, walk_of: list[int]) -> Tensor:
+        """What every episode reads, given its walk."""
+        seen = torch.tensor([walk.episode.latent() for walk in self._walks], dtype=torch.float64)
+        return self.family.sensor.read(self.theta[None], seen[walk_of][None], [self._generator])[0]
