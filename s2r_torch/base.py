@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -268,6 +269,13 @@ def spelt(actions: Path) -> str:
 def after(path: Path) -> str:
     """Where an action path leads, in words: "at the start", "after actions 0 1"."""
     return f"after actions {spelt(path)}" if path else "at the start"
+
+
+def unmasked(x: object) -> np.ndarray:
+    """`np.asarray`, but NaN where a mask hides a value: what is hidden is no reading. Raises as NumPy does."""
+    if np.ma.isMaskedArray(x) and np.ma.is_masked(x):
+        return np.ma.filled(np.ma.asarray(x, dtype=np.float64), np.nan)
+    return np.asarray(x)
 
 
 def check_shape(name: str, tensor: Tensor, expected: tuple[int | None, ...], cause: str) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, ProblemSpec, after, check_shape
+from s2r_torch.base import Path, ProblemSpec, after, check_shape, unmasked
 from s2r_torch.coverage import passes, typical
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.estimator import DensityEstimator
@@ -239,7 +239,7 @@ def _readings(x: object) -> Tensor:
 def _array(x: object) -> Tensor:
     """Arrays of whatever library, and lists; values that a mask hides are none."""
     try:
-        found = np.asarray(x if not np.ma.isMaskedArray(x) else np.ma.filled(np.ma.asarray(x, dtype=float), np.nan))
+        found = unmasked(x)
         if found.dtype.kind not in "iufb":
             raise TypeError(f"{found.dtype} of shape {list(found.shape)}")
         same = found.dtype.type in (np.float32, np.float64)  # a copy: no stride below 0, native bytes, not read-only

@@ -62,7 +62,7 @@ def say(console: Console, text: str | Text) -> None:
 
 def _tell(console: Console, error: BaseException, kept: str, exits: bool) -> int:
     """Says what happened; the exit code."""
-    if isinstance(error.__context__, BrokenPipeError):  # rich makes an exit of it
+    if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):  # rich makes an exit of it
         error = error.__context__
     if isinstance(error, KeyboardInterrupt):
         say(console, f"interrupted; {kept}")

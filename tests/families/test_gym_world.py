@@ -97,9 +97,10 @@ def test_environments_that_cannot_be_used():
     with pytest.raises(SettingError, match="one episode at a time"):
         EnvWorld(Robot(), spec).reset(2)
     odd = Robot()
-    odd.read = lambda x: np.asarray([np.nan], dtype=np.float32)
-    with pytest.raises(ObservationError, match="NaN or inf from the world"):
-        deploy(META, as_world(odd, spec))
+    for missing in (np.asarray([np.nan], dtype=np.float32), np.ma.masked_array([0.5], mask=[True])):
+        odd.read = lambda x, missing=missing: missing
+        with pytest.raises(ObservationError, match="NaN or inf from the world"):
+            deploy(META, as_world(odd, spec))
 
 
 class Odd(Robot):

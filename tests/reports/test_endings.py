@@ -66,6 +66,10 @@ def test_a_pipe_that_nobody_reads():
     closed = SystemExit(1)
     closed.__context__ = BrokenPipeError(errno.EPIPE, "Broken pipe")
     assert ending(closed) == (2, "BrokenPipeError: [Errno 32] Broken pipe\n")
+    WRONG.__context__ = BrokenPipeError(
+        errno.EPIPE, "Broken pipe"
+    )  # a robot's cable: the error that tells of it counts
+    assert ending(WRONG)[1].startswith("SettingError: expected a file")
 
 
 def test_an_output_that_a_users_code_closed(capsys):

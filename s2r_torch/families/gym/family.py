@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 from torch import Tensor
 
+from s2r_torch.base import unmasked
 from s2r_torch.errors import ObservationError, RewardError, SettingError, SimulatorError
 from s2r_torch.families.contract import users
 from s2r_torch.families.replay.family import Payoff, Prior, ReplayFamily
@@ -34,7 +35,7 @@ OTHER_SEED = 7919  # added to the seed of resets, where another one is wanted
 def observed_numbers(env: gymnasium.Env, observation: object) -> list[float]:
     """The raw observation, flattened."""
     try:
-        return np.asarray(observation, dtype=np.float64).ravel().tolist()
+        return unmasked(observation).astype(np.float64).ravel().tolist()
     except (TypeError, ValueError) as error:
         raise SettingError(
             expected="observations that are numbers",

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from s2r_torch.base import ProblemSpec, StateGraph, UnlabelledWorld
+from s2r_torch.base import ProblemSpec, StateGraph, UnlabelledWorld, unmasked
 from s2r_torch.errors import ObservationError, SettingError, SimulatorError
 from s2r_torch.families.gym.family import checked_actions
 from s2r_torch.text import printable
@@ -128,7 +128,7 @@ def _numbers_of(env) -> int:
 def _as_numbers(observation: object) -> np.ndarray | None:
     """An observation as an array of real numbers, or None."""
     try:
-        numbers = np.asarray(observation)
+        numbers = unmasked(observation)
     except (ValueError, TypeError):
         return None
     return numbers if numbers.dtype.kind in "fiub" else None
