@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from s2r_torch.errors import SettingError
 from s2r_torch.planner.plan import Setting
 from s2r_torch.schema import Positive, Range, Settings, Share, Size, Where
+from s2r_torch.text import printable
 
+FIGURES = (".png", ".pdf", ".svg")
 ASCENDING = Where("low < high", lambda ends: ends[0] < ends[1])
 
 
@@ -57,6 +60,14 @@ class PlanSettings(Settings):
     json: bool = False
     figure: str | None = "plan.png"
     policy: str | None = None
+
+    def check_rules(self) -> None:
+        if self.figure is not None and not self.figure.lower().endswith(FIGURES):
+            raise SettingError(
+                expected=f"figure: a file that ends in {', '.join(FIGURES)}, or null",
+                got=printable(self.figure),
+                cause="another kind of file",
+            )
 
     @property
     def setting(self) -> Setting:

@@ -17,6 +17,7 @@ from s2r_torch.planner.curves import EXACT, ORDERS, Curves, exact_crossings, log
 from s2r_torch.planner.looking import Looking, looking_of
 from s2r_torch.planner.orders import leading_orders
 from s2r_torch.planner.schedules import Setting, loops, paper, sweep
+from s2r_torch.planner.settings import PlanSettings
 from s2r_torch.reports.plan_figure import draw
 from s2r_torch.reports.plan_tables import NAMES, number
 
@@ -61,6 +62,13 @@ def test_settings_outside_the_assumptions(tmp_path):
     assert "Outside the assumptions: paper, loops, sweep" in done.stdout
     assert "n_real of sweep is no advice" in done.stdout
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("figure", ["plan.xyz", "plan", ""])
+def test_a_figure_of_another_kind_is_refused_before_it_is_drawn(figure):
+    with pytest.raises(SettingError, match="figure: a file that ends in .png, .pdf, .svg, or null"):
+        PlanSettings(figure=figure)
+    assert PlanSettings(figure="plan.PNG").figure == "plan.PNG" and PlanSettings(figure=None).figure is None
 
 
 def test_exact_budgets_and_orders_are_never_in_one_panel():
