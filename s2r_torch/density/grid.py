@@ -223,21 +223,25 @@ def _float32_step(axis: Tensor) -> float:
     return torch.finfo(torch.float32).eps * float(axis.abs().max())
 
 
-def look_up(D: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+def look_up(D: Tensor, index: Tensor, weight: Tensor, rows: Tensor | None = None) -> Tensor:
     """The densities of several states at given points, by multilinear interpolation (a convex combination of nodes).
 
     Args:
         D: `[B, S, G]`.
         index: `[B, n, c]` int64, the c = 2^d nodes around each point (`DensityGrid.locate`).
         weight: `[B, n, c]` their weights, >= 0, summing to 1 on the grid and to 0 off it.
+        rows: `[B]` which densities the points are looked up in, where D has others: `[R, S, G]`; nothing is copied.
 
     Returns:
         `[B, n, S]`.
     """
-    batch, states, _ = D.shape
-    _, n, corners = index.shape
-    flat = index.reshape(batch, 1, n * corners).expand(batch, states, n * corners)
-    values = D.gather(2, flat).view(batch, states, n, corners)
+    states, (batch, n, corners) = D.shape[1], index.shape
+    flat = index.reshape(batch, 1, n * corners)
+    if rows is None:
+        values = D.gather(2, flat.expand(batch, states, n * corners))
+    else:
+        values = D[rows[:, None, None], torch.arange(states)[:, None], flat]
+    values = values.view(batch, states, n, corners)
     return torch.einsum("bsnc,bnc->bns", values, weight.to(D.dtype))
 
 

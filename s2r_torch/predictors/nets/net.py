@@ -201,10 +201,13 @@ class Net(nn.Module):
 
     def local(self, D: Tensor, step: int, x: Tensor) -> Tensor:
         """Densities of the step's states looked up at x [B, n, d], in units of the height: [B, n, S_h]."""
+        return self.looked_up(D[:, self.problem.graph.states_of(step)] if self.looks_up else D[:, :0], x)
+
+    def looked_up(self, D: Tensor, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        """The same, given the densities of these states alone [B, S_h, G], or [R, S_h, G] and rows [B] of them."""
         if not self.looks_up:
             return self.height.new_zeros(*x.shape[:2], 0)
-        states = self.problem.graph.states_of(step)
-        return look_up(D[:, states], *self.problem.grid.locate(x)) / self.height.to(D.device)
+        return look_up(D, *self.problem.grid.locate(x), rows) / self.height.to(D.device)
 
     def scaled_x(self, x: Tensor) -> Tensor:
         """Observations in [-1, 1], cut at 3; centred in float64, so that a box far from 0 loses nothing."""

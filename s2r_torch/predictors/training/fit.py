@@ -243,9 +243,9 @@ class _Fit:
         return Work(job, self._view(job.layer), targets)
 
     def _view(self, layer: int) -> View:
-        x = self.data.columns(self.graph.states_of(layer)).x
-        local = self.net.local(self.D, layer, x.repeat(self.draw.levels, 1, 1))  # on the CPU, where the grid is
-        return View(x, local, self.summary, self.scarcity)
+        states = self.graph.states_of(layer)
+        D = self.D[:, states if self.net.looks_up else []]
+        return View(self.data.columns(states).x, D, self.summary, self.scarcity)
 
     def _values(self, layer: int) -> Values:
         n = self.data.samples[0].x.shape[1]

@@ -25,7 +25,7 @@ from s2r_torch.rng import Seed
 
 CHECKS = 20  # times a fit that held-out risks are looked at
 CLOSE = 2e-3  # root mean squared error, in units of an episode's total reward, that needs no further step
-SEEN = 64  # columns of a row that a check looks at
+SEEN = 16  # columns of a row that a check looks at
 FEW = 32  # rows evaluated at once
 
 
@@ -168,7 +168,7 @@ class LayerFit(LightningModule):
         """The rows [k] held out, and the columns [k, c] of each that checks look at: always the same ones."""
         rows = self.draw.held_out(self.draw.levels)
         columns = self.targets.pick(rows, SEEN, self.seed.child("held-out").generator())
-        device = self.view.x.device
+        device = self.view.summary.device
         return rows.to(device), columns.to(device)
 
     def _squares(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ class LayerFit(LightningModule):
         b = torch.randperm(draw.batched, generator=generator)[: self.settings.batch_simulators]
         rows = b + draw.count * torch.randint(draw.levels, b.shape, generator=generator)
         columns = self.targets.pick(rows, self.settings.batch_samples, generator)
-        device = self.view.x.device
+        device = self.view.summary.device
         return rows.to(device), columns.to(device)
 
 

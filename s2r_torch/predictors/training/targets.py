@@ -29,21 +29,26 @@ ON_THE_WAY = 0.5  # share of a batch from states where the best policy by Q_hat 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What a layer's networks see: R rows, every level of every simulator, of m columns, the samples state by state."""
+    """What a layer's networks see: R rows, every level of every simulator, of m columns, the samples state by state.
 
-    x: Tensor  # [B, m, d]
-    local: Tensor  # [R, m, S] densities looked up there
+    Densities are looked up where a batch is: in all of their samples they would be S^2 numbers for a layer of S states.
+    """
+
+    x: Tensor  # [B, m, d] on the CPU, where the grid is
+    D: Tensor  # [R, S, G] of the layer's states, on the CPU
     summary: Tensor  # [R, K]
     scarcity: Tensor  # [R]
 
     def q(self, net: Net, layer: int, rows: Tensor, columns: Tensor) -> Tensor:
         """What a net says of these rows [k] at columns [k, c] of each: [F, k, c, A], unclamped."""
-        x, local = self.x[(rows % len(self.x))[:, None], columns], self.local[rows[:, None], columns]
-        return net.raw_q(layer, self.summary[rows], local, x, self.scarcity[rows])
+        device, here = self.summary.device, rows.cpu()
+        x = self.x[(here % len(self.x))[:, None], columns.cpu()]
+        local = net.looked_up(self.D, x, here)
+        return net.raw_q(layer, self.summary[rows], local.to(device), x.to(device), self.scarcity[rows])
 
     def to(self, device: torch.device) -> View:
-        """On another device."""
-        return View(*(part.to(device) for part in (self.x, self.local, self.summary, self.scarcity)))
+        """On another device, but for what is looked up."""
+        return View(self.x, self.D, self.summary.to(device), self.scarcity.to(device))
 
 
 class Targets(Protocol):
