@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 def printable(text: object, most: int = 200) -> str:
     """One line of at most `most` characters: control and unprintable characters escaped, the middle left out.
@@ -19,3 +21,13 @@ def printable(text: object, most: int = 200) -> str:
         return line
     tail = max(0, (most - 3) // 5)
     return f"{line[: most - 3 - tail]}...{line[len(line) - tail :]}"
+
+
+def from_here(path: Path) -> str:
+    """A path as one would type it where one is: without the working folder, if it lies there.
+
+    >>> from_here(Path.cwd() / "runs" / "grid"), from_here(Path("/elsewhere"))
+    ('runs/grid', '/elsewhere')
+    """
+    here = Path.cwd()
+    return str(path.relative_to(here) if path != here and path.is_relative_to(here) else path)

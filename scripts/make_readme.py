@@ -64,7 +64,7 @@ PASTED = (
         "docs/run.md",
         "python scripts/plan.py +experiment=grid step_seconds=0.001 'workers=[1,8]'",
         "Forecast,",
-        "without evaluate",
+        "accept at once",
     ),
 )
 

@@ -31,7 +31,7 @@ from s2r_torch.runs.folder import cleared, write_json
 from s2r_torch.runs.run import execute
 from s2r_torch.runs.settings import ComparisonSettings, RunSettings, configured
 from s2r_torch.schema import build
-from s2r_torch.text import printable
+from s2r_torch.text import from_here, printable
 from s2r_torch.workers.choice import workers_of
 
 
@@ -89,7 +89,7 @@ def compare(comparison: ComparisonSettings, title: str, given: list[str], folder
         if rows:
             write_comparison(rows, title, wanted, folder)
             console.print(comparison_table(rows, title, wanted))
-            console.print(f"written to {folder}", soft_wrap=True, highlight=False)
+            console.print(f"written to {from_here(folder)}", soft_wrap=True, highlight=False)
 
 
 def compare_comparators(
@@ -121,7 +121,7 @@ def write_comparators(found: Measured, title: str, folder: Path, console: Consol
     console.print(comparators_table(lines, title, found.left_out))
     for sentence in where_we_lose(lines):
         console.print(sentence, highlight=False)
-    console.print(f"written to {folder}", soft_wrap=True, highlight=False)
+    console.print(f"written to {from_here(folder)}", soft_wrap=True, highlight=False)
 
 
 def job(cfg: DictConfig, folder: Path, console: Console) -> None:

@@ -23,6 +23,7 @@ from s2r_torch.reports.summary import unfinished
 from s2r_torch.runs.folder import finished_stages, write_json
 from s2r_torch.runs.run import execute
 from s2r_torch.runs.settings import configured
+from s2r_torch.text import from_here
 from s2r_torch.workers.choice import workers_of
 
 
@@ -43,11 +44,11 @@ def run(cfg: DictConfig, folder: Path, console: Console) -> None:
 
     write_text(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
     console.print(table(write_reports(results, folder)))
-    console.print(f"written to {folder}", soft_wrap=True, highlight=False)
+    console.print(f"written to {from_here(folder)}", soft_wrap=True, highlight=False)
 
 
 def kept(cfg: DictConfig, folder: Path) -> str:
-    return f"the same command with hydra.run.dir={folder} goes on from there"
+    return f"the same command with hydra.run.dir={from_here(folder)} goes on from there"
 
 
 def about() -> str:

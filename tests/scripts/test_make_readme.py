@@ -21,5 +21,5 @@ def test_seconds_may_move_and_nothing_else():
 
 
 def test_a_block_that_is_gone_is_named():
-    with pytest.raises(ValueError, match="expected lines from 'first' to 'last'; got none, in a.md"):
-        Pasted("a.md", "python x.py", "first", "last").cut(["first", "second"])
+    with pytest.raises(ValueError, match="expected lines from 'first' to 'last'; got none, in README.md"):
+        Pasted("README.md", "python x.py", "first", "last").cut(["first", "second"])
