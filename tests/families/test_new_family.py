@@ -98,6 +98,7 @@ def test_pytest_finds_the_tests_that_ship(tmp_path):
     assert done.returncode == 0 and "11 passed" in done.stdout, done.stdout
 
 
+@pytest.mark.slow
 def test_a_family_of_ones_own_is_checked_by_name(folder, capsys, monkeypatch):
     write_family("rail", "function", folder)
 

@@ -33,6 +33,7 @@ def test_survivors_lose_no_more_than_they_show(n_train):
         assert found.before == accuracy_of(judges.budget, consensus=False, reward_width=WIDTH).suboptimality
 
 
+@pytest.mark.slow
 def test_more_samples_buy_more():
     def after(n):
         judges, _, _ = judging(exact_problem(SMALLEST), "sharp", 0, n_train=n, n_dist=20_000, n_test=n)

@@ -169,7 +169,7 @@ def slow_fit(net, data, settings, seed):
 
 @pytest.mark.parametrize("fewer", [(), (4.0, 20.0)])
 @pytest.mark.parametrize("bootstrap", [True, False])
-@pytest.mark.parametrize("name", ["lookup", "mlp"])
+@pytest.mark.parametrize("name", ["lookup", pytest.param("mlp", marks=pytest.mark.slow)])
 def test_training_equals_the_slow_loop(name, bootstrap, fewer):
     where = problem("line", nodes=9)
     data, seed = random_data(where), Seed.root(3)
@@ -530,7 +530,9 @@ def stopping_at(step):
     return on_check
 
 
-@pytest.mark.parametrize("stops", [(1, 5), (13,), (60, 61, 94), (119, 120)])
+@pytest.mark.parametrize(
+    "stops", [(13,), *(pytest.param(some, marks=pytest.mark.slow) for some in ((1, 5), (60, 61, 94), (119, 120)))]
+)
 def test_a_fit_goes_on_to_the_bit(stops, tmp_path, monkeypatch):
     """StoppedError in the first step, within a span, at the end of a layer, in the last step, and several times."""
     monkeypatch.setattr(work, "SAVE_SECONDS", -1.0)

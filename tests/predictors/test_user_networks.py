@@ -250,7 +250,10 @@ TAKEN = {
 }
 
 
-@pytest.mark.parametrize("kind", TAKEN)
+QUICK = ("dropout", "item", "norm")
+
+
+@pytest.mark.parametrize("kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.slow) for k in TAKEN])
 def test_modules_of_every_kind_are_trained_saved_and_used(kind, tmp_path):
     where, state = problem("line"), torch.random.get_rng_state()
     name = free(kind, TAKEN[kind])
