@@ -10,37 +10,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from functools import partial
 from importlib import import_module
-
-
-def run() -> None:
-    """`s2r-run`."""
-    _start("run")
-
-
-def deploy() -> None:
-    """`s2r-deploy`."""
-    _start("deploy")
-
-
-def plan() -> None:
-    """`s2r-plan`."""
-    _start("plan")
-
-
-def compare() -> None:
-    """`s2r-compare`."""
-    _start("compare")
-
-
-def check() -> None:
-    """`s2r-check`."""
-    _start("check")
-
-
-def new() -> None:
-    """`s2r-new`."""
-    _start("new")
 
 
 def end_on_signals() -> None:
@@ -72,3 +43,8 @@ def _start(name: str) -> None:
     end_on_signals()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads fight over shared cores
     import_module(f"s2r_torch.commands.{name}").main()
+
+
+run, deploy, plan, compare, check, new = (
+    partial(_start, name) for name in ("run", "deploy", "plan", "compare", "check", "new")
+)  # of `s2r-run` and the others

@@ -86,4 +86,6 @@ def test_a_signal_in_training_ends_with_its_code_and_keeps_finished_stages(tmp_p
     (folder,) = (tmp_path / "runs" / "grid").iterdir()
     left = json.loads((folder / "summary.json").read_text())
     assert left["status"] == "unfinished" and left["finished_stages"] == ["encode", "check", "explore"]
-    assert f"interrupted; the same command with hydra.run.dir={folder.relative_to(tmp_path)} goes on from there" in output
+    assert (
+        f"interrupted; the same command with hydra.run.dir={folder.relative_to(tmp_path)} goes on from there" in output
+    )

@@ -162,16 +162,16 @@ class _Fit:
 
     def _further(self) -> bool:
         """Plans the round after one that is done, and says whether there is any."""
-        memory, values = self.memory, True
-        layers = [] if memory.rounds(values) else self._rewards_again()
-        if layers:
-            values = False
-        elif memory.rounds(values):
+        memory, steps = self.memory, self.settings.steps
+        if memory.rounds(values=True):
             layers = self._values_again()
+        elif again := self._rewards_again():
+            memory.plan(again, steps, values=False)
+            return True
         else:
             self._induct()
             layers = list(range(self.graph.horizon - 1, -1, -1))
-        memory.plan(layers, self.settings.steps, values)
+        memory.plan(layers, steps, values=True)
         return bool(layers)
 
     def _rewards_again(self) -> list[int]:
@@ -213,7 +213,7 @@ class _Fit:
         for layer in range(self.graph.horizon - 1, -1, -1):
             states = self.graph.states_of(layer)
             view, targets = self._view(layer), self._values(layer)
-            columns = torch.arange(view.x.shape[1]).view(len(states), -1)[:, :VALUED]
+            columns = self._valued(layer)
             leaving.append(self.D.new_zeros(len(self.D), len(states), self.graph.num_actions))
             for rows in torch.arange(len(self.D)).split(FEW):
                 Q_hat = targets.at(view, rows, columns.flatten().expand(len(rows), -1))[0].unflatten(2, columns.shape)
@@ -227,10 +227,10 @@ class _Fit:
         rows = self.draw.held_out(1)
 
         def of_layer(layer: int) -> tuple[Tensor, Tensor]:
-            view, targets, size = self._view(layer), self._values(layer), len(self.graph.states_of(layer))
-            columns = torch.arange(view.x.shape[1]).view(size, -1)[:, :VALUED].flatten().expand(len(rows), -1)
+            view, targets, valued = self._view(layer), self._values(layer), self._valued(layer)
+            columns = valued.flatten().expand(len(rows), -1)
             said = view.q(self.net, layer, rows, columns).clamp(0, 1)
-            return said.unflatten(2, (size, -1)), targets.at(view, rows, columns)[0].unflatten(2, (size, -1))
+            return said.unflatten(2, valued.shape), targets.at(view, rows, columns)[0].unflatten(2, valued.shape)
 
         return shortfall(self.graph, of_layer, self.memory.V_hat[:, rows, 0].mean(1))
 
@@ -246,6 +246,11 @@ class _Fit:
         states = self.graph.states_of(layer)
         D = self.D[:, states if self.net.looks_up else []]
         return View(self.data.columns(states).x, D, self.summary, self.scarcity)
+
+    def _valued(self, layer: int) -> Tensor:
+        """The columns [S, n] of a layer's states that their values are means over."""
+        n = self.data.samples[0].x.shape[1]
+        return torch.arange(len(self.graph.states_of(layer)) * n).view(-1, n)[:, :VALUED]
 
     def _values(self, layer: int) -> Values:
         n = self.data.samples[0].x.shape[1]
