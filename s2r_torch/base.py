@@ -244,6 +244,20 @@ class StateGraph:
             state = int(self.next_state[state, a])
         return state
 
+    def walked(self, leaving: Sequence[Tensor]) -> Tensor:
+        """How often each state is visited [..., xi], by shares of actions: 1 at the start, 1 in all of every layer.
+
+        Args:
+            leaving: by layer, `[..., S, A]` the share of every action in the layer's states.
+        """
+        visits = leaving[0].new_zeros(*leaving[0].shape[:-2], self.num_states)
+        visits[..., 0] = 1
+        for layer, shares in enumerate(leaving[:-1]):
+            states = self.states_of(layer)
+            for a in range(self.num_actions):
+                visits.index_add_(-1, self.next_state[states, a], visits[..., states] * shares[..., a])
+        return visits
+
     def visited(self, actions: Tensor) -> Tensor:
         """The states [..., H] that action sequences [..., >= H-1] pass through, the start included."""
         states = [torch.zeros(actions.shape[:-1], dtype=torch.int64)]

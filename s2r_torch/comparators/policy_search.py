@@ -111,14 +111,11 @@ class PolicySearch:
 
     def passed(self, policy: GridPolicy) -> Tensor:
         """How likely a policy passes every state `[B, xi]`."""
-        passed = torch.zeros(len(self.layers[0].actions), self.graph.num_states, dtype=torch.float64)
-        passed[:, 0] = 1.0
-        for step, layer in enumerate(self.layers[:-1]):
+        leaving = []
+        for step, layer in enumerate(self.layers):
             chosen = layer.by_state(policy.actions(step, layer.index, layer.weight))
-            for a in range(self.graph.num_actions):
-                moved = passed[:, layer.states] * (chosen == a).double().mean(-1)  # [B, S]
-                passed.index_add_(1, self.graph.next_state[layer.states, a], moved)
-        return passed
+            leaving.append(torch.stack([(chosen == a).double().mean(-1) for a in range(self.graph.num_actions)], -1))
+        return self.graph.walked(leaving)
 
     def _layer(self, samples: Sequence[Transitions], states: list[int]) -> _Layer:
         some = [samples[s] for s in states]

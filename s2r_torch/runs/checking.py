@@ -7,7 +7,6 @@ from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.families.check import Report, check_family
 from s2r_torch.families.contract import Family
 from s2r_torch.families.draws import Draws
-from s2r_torch.families.encoded import EncodedFamily
 from s2r_torch.learning.estimator import DensitySettings, make_estimator
 from s2r_torch.learning.exploration import explore
 from s2r_torch.progress import Progress
@@ -38,9 +37,8 @@ def check_encoded(settings: RunSettings, family: Family, progress: Progress) -> 
         ObservationError: an encoder that makes one feature the same for all readings.
     """
     encoded = encode_readings(settings, Draws(family, Seed.root(settings.seed), Ledger()), progress)
-    seen = family if encoded.encoding is None else EncodedFamily(family, encoded.encoding)
     progress.stage("check the family", None)
-    return encoded, check_for_a_run(seen, settings.seed)
+    return encoded, check_for_a_run(encoded.through(family), settings.seed)
 
 
 def check_for_a_run(family: Family, seed: int = 0) -> Report:

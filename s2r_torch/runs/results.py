@@ -20,6 +20,8 @@ from s2r_torch.deployment.likeness import Population, Reference
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.encoders.encoding import Encoding, rebuilt
 from s2r_torch.episodes import Transitions
+from s2r_torch.families.contract import Family
+from s2r_torch.families.encoded import EncodedFamily
 from s2r_torch.files.records import Codec, Json, Made
 from s2r_torch.learning.calibration import Calibration
 from s2r_torch.learning.elimination import Call, Knowledge
@@ -42,6 +44,10 @@ class Encoded:
 
     encoding: Encoding | None
     notes: tuple[str, ...] = ()
+
+    def through(self, family: Family) -> Family:
+        """The family as it is seen through the encoder."""
+        return family if self.encoding is None else EncodedFamily(family, self.encoding)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from s2r_torch.encoders.encoding import Encoding
 from s2r_torch.episodes import Ledger
 from s2r_torch.families.contract import Family
 from s2r_torch.families.draws import Draws
-from s2r_torch.families.encoded import EncodedFamily
 from s2r_torch.families.recipe import require_travel
 from s2r_torch.files.whole import fixed_path
 from s2r_torch.planner.looking import NOTE
@@ -220,8 +219,7 @@ class Stages:
 
     def see(self, encoded: Encoded) -> Encoded:
         """Lets all later stages see readings through this encoder, if it is one."""
-        if encoded.encoding is not None:
-            self.family = EncodedFamily(self.family, encoded.encoding)
+        self.family = encoded.through(self.family)
         self._encoding = encoded.encoding
         return encoded
 

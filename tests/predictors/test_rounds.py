@@ -13,7 +13,7 @@ from s2r_torch.predictors.training.data import TrainingData
 from s2r_torch.predictors.training.fit import Listener, fit
 from s2r_torch.predictors.training.settings import TrainingSettings
 from s2r_torch.predictors.training.shortfall import spread, unexplained
-from s2r_torch.predictors.training.walk import best_shares, walk
+from s2r_torch.predictors.training.targets import best_shares
 from s2r_torch.rng import Seed
 
 FEW_STEPS = TrainingSettings(
@@ -56,7 +56,7 @@ def test_a_walk_is_the_sum_over_paths():
         for h, a in enumerate(path):
             share = share * leaving[h][:, graph.states_of(h).index(graph.end(path[:h])), a]
         wanted[:, graph.end(path)] += share
-    torch.testing.assert_close(walk(graph, leaving), wanted)
+    torch.testing.assert_close(graph.walked(leaving), wanted)
 
 
 def test_actions_that_tie_share_the_walk():

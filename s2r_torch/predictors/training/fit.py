@@ -31,9 +31,8 @@ from s2r_torch.predictors.training.memory import Job, Memory
 from s2r_torch.predictors.training.settings import TrainingSettings, device_of
 from s2r_torch.predictors.training.shortfall import Shortfall, shortfall, spread, unexplained
 from s2r_torch.predictors.training.state import load_state, origin_of, save_state
-from s2r_torch.predictors.training.targets import Payments, Rewards, Values, View
+from s2r_torch.predictors.training.targets import Payments, Rewards, Values, View, best_shares
 from s2r_torch.predictors.training.trainer import Board
-from s2r_torch.predictors.training.walk import best_shares, walk
 from s2r_torch.predictors.training.work import Bench, Check, FittedLayer, Step, Work, fit_layer
 from s2r_torch.rng import Seed
 from s2r_torch.workers.engines import SERIAL, Made, Workers
@@ -112,11 +111,13 @@ def fit(
     run.finish(workers, accelerator, board, folder)
     trained = run.net_of_snapshots()
     trained.certify()
-    return TrainedNet(trained, run.shortfall())
+    return TrainedNet(trained, run.left)
 
 
 class _Fit:
     """All layers, one job after another, and everything that a state file holds."""
+
+    left: Shortfall  # as of the last look, which ends every fit
 
     def __init__(
         self,
@@ -183,7 +184,7 @@ class _Fit:
 
     def _values_again(self) -> list[int]:
         """The layers whose values another round may bring nearer to their targets, from the last one."""
-        found = self.shortfall()
+        self.left = found = self.shortfall()
         regret = dict(enumerate(found.of_class.tolist()))
         return self._if_it_helps(found.layers_above(self.settings.tolerance), regret, values=True)
 
@@ -219,7 +220,7 @@ class _Fit:
                 Q_hat = targets.at(view, rows, columns.flatten().expand(len(rows), -1))[0].unflatten(2, columns.shape)
                 self.memory.V_hat[:, rows[:, None], states] = Q_hat.amax(-1).mean(-1)
                 leaving[-1][rows] = best_shares(Q_hat, CLOSE).mean((0, 3))
-        self.memory.walked = walk(self.graph, leaving[::-1])
+        self.memory.walked = self.graph.walked(leaving[::-1])
 
     @torch.no_grad()
     def shortfall(self) -> Shortfall:

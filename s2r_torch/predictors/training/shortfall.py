@@ -18,7 +18,6 @@ from torch import Tensor
 
 from s2r_torch.base import StateGraph
 from s2r_torch.predictors.ensemble import greedy_actions
-from s2r_torch.predictors.training.walk import walk
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +70,7 @@ def shortfall(graph: StateGraph, of_layer: Callable[[int], tuple[Tensor, Tensor]
         taken = target.gather(-1, action[..., None]).squeeze(-1)
         lost.append((target.amax(-1) - taken).double().mean(-1))
         leaving.append(torch.stack([(action == a).double().mean(-1) for a in range(graph.num_actions)], -1))
-    visited = walk(graph, leaving)  # [F, b, xi]
+    visited = graph.walked(leaving)  # [F, b, xi]
     regret = [(visited[..., graph.states_of(h)] * missed).sum(2).mean(1) for h, missed in enumerate(lost)]
     return Shortfall(torch.stack(regret, 1), value.double())
 

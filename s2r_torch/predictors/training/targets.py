@@ -174,3 +174,9 @@ class Values:
             part.to(device) for part in (self.varies, self.constant, self.V_next, self.state)
         )
         return Values(teacher, self.layer, varies, constant, V_next, state, self.walked)
+
+
+def best_shares(q: Tensor, tie: float) -> Tensor:
+    """Shares [..., A] of the best actions by q [..., A]: those within `tie` of the best have the same."""
+    best = (q >= q.amax(-1, keepdim=True) - tie).to(q.dtype)
+    return best / best.sum(-1, keepdim=True)
