@@ -94,7 +94,7 @@ class NetActor(nn.Module):
         for weight, rows in self.chains[step]:
             if rows:
                 np.abs(u[:rows], out=u[:rows])
-            u = weight @ u
+            u = weight.dot(u)  # not @: it warns of what a core set while it padded rows
         return u[None]
 
 
