@@ -24,6 +24,7 @@ from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import Family
 from s2r_torch.progress import Progress
 from s2r_torch.runs import stages
+from s2r_torch.runs.context import Context
 from s2r_torch.runs.evaluation import attempt_values, optimal_values
 from s2r_torch.runs.results import Cell, Fitted
 from s2r_torch.runs.run import Stages, learn_until_good
@@ -93,7 +94,7 @@ def measure(
 def _fitting(comparator) -> Callable[..., Fitted]:
     """The stage in which a comparator learns what it can before it sees a world."""
 
-    def fit(context: stages.Context, explored, trained, learned) -> Fitted:
+    def fit(context: Context, explored, trained, learned) -> Fitted:
         known = stages.known_before(context, explored, trained, learned)
         try:
             return Fitted(comparator.fit(known), "")
@@ -106,7 +107,7 @@ def _fitting(comparator) -> Callable[..., Fitted]:
 def _valuing(name: str, n: int | None, worlds: int, few: int | None) -> Callable[..., Cell]:
     """The stage that values one comparator at one size."""
 
-    def value(context: stages.Context, fitted: Fitted) -> Cell:
+    def value(context: Context, fitted: Fitted) -> Cell:
         context.progress.stage(name if n is None else f"{name}, n = {n}", None)
         held_out = stages.held_out(context, worlds).first(few)
         assert fitted.learner is not None  # those that do not fit the family are valued nowhere

@@ -28,6 +28,7 @@ from s2r_torch.workers.engines import Tell
 from s2r_torch.workers.simulators import in_parts, map_simulators
 
 MOST_WORLDS = 400  # for the curve of value against real-world episodes
+WORTHLESS = 0.98  # share of the optimum from which a policy without them leaves densities nothing to add
 
 
 @dataclass(frozen=True)
@@ -238,3 +239,19 @@ def check_graph(meta_policy: MetaPolicy, draws: Draws) -> str | None:
     except GraphMismatchError as error:
         return f"the discovered state graph is not the true one: {error}"
     return None
+
+
+def worth_of_looking(share: float, values: dict[str, float]) -> list[str]:
+    """What the best policy that does not look says of one that does, which reaches this share of the optimum."""
+    unseeing = best_without_looking(values)
+    if not unseeing:
+        return []
+    label, theirs = COMPARATORS[unseeing[0]].label, unseeing[1] / values["optimal"]
+    if theirs >= WORTHLESS:
+        return [f"{label} does as well: on this family densities are not needed"]
+    if theirs >= share:
+        return [
+            f"deploy the {label}, not this policy: it reaches {theirs:.3f} of the optimum without looking, the policy "
+            f"{share:.3f}; densities are needed here, and learning fell short of what they tell"
+        ]
+    return []

@@ -29,6 +29,7 @@ from s2r_torch.progress import Progress, Recorded, Row, Silent
 from s2r_torch.rng import Seed
 from s2r_torch.runs import stages
 from s2r_torch.runs.certifying import require_exact_values
+from s2r_torch.runs.context import Context
 from s2r_torch.runs.folder import Finished, RunFolder, held
 from s2r_torch.runs.origin import chained, origin_of
 from s2r_torch.runs.results import (
@@ -255,7 +256,7 @@ class Stages:
         shown, ledger = Recorded(self._progress), Ledger()
         fits = self._folder.fits if self._folder else None
         board = self._folder.path if self._folder and self.settings.trainer.tensorboard else None
-        context = stages.Context(self.settings, self.family, shown, ledger, fits, board, self._workers, self.attempt)
+        context = Context(self.settings, self.family, shown, ledger, fits, board, self._workers, self.attempt)
         wall, cpu = time.perf_counter(), self._cpu_seconds()
         with noted_warnings() as warned:
             result = stage(context, *earlier)

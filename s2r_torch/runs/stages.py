@@ -12,10 +12,7 @@ compare, evaluate                          what others would have learned, and w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -27,28 +24,24 @@ from s2r_torch.assurance.rehearsal import make_reference, rehearse
 from s2r_torch.base import PredictorGroup
 from s2r_torch.comparators.contract import COMPARATORS, Known, Worlds
 from s2r_torch.comparators.open_loop import best_action_list
-from s2r_torch.coverage import passes, path_cover, typical
-from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.coverage import path_cover
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.episodes import Guard, Ledger, Transitions
-from s2r_torch.families.contract import Family
-from s2r_torch.families.draws import Draws
+from s2r_torch.episodes import Transitions
 from s2r_torch.learning import exploration
 from s2r_torch.learning.calibration import calibrate as calibrate_class
-from s2r_torch.learning.elimination import Elimination
 from s2r_torch.learning.estimator import estimate_densities, make_estimator
 from s2r_torch.learning.sim2real import Trial, method_named
-from s2r_torch.planner.budget import Budget
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.registry import variants
 from s2r_torch.predictors.training.data import TrainingData
 from s2r_torch.problem import Problem
-from s2r_torch.progress import Progress
 from s2r_torch.rng import Seed
 from s2r_torch.runs import evaluation
 from s2r_torch.runs.certifying import exact_values, refused_values
 from s2r_torch.runs.checking import check_for_a_run
+from s2r_torch.runs.context import Context
 from s2r_torch.runs.encoding import encode_readings
+from s2r_torch.runs.judging import as_proved, elimination, oracle_b_bar
 from s2r_torch.runs.results import (
     Appraised,
     Calibrated,
@@ -64,50 +57,10 @@ from s2r_torch.runs.results import (
     NetEstimate,
     Trained,
 )
-from s2r_torch.runs.settings import RunSettings, known_class
+from s2r_torch.runs.settings import known_class
+from s2r_torch.runs.training import densities_of_fewer, make_trainer
 from s2r_torch.tours import decisions
-from s2r_torch.workers.engines import SERIAL, Workers
 from s2r_torch.workers.simulators import in_parts, map_simulators
-
-if TYPE_CHECKING:
-    from s2r_torch.predictors.training.train import Trainer
-
-WORTHLESS = 0.98  # share of the optimum from which a policy without them leaves densities nothing to add
-
-
-@dataclass(frozen=True, eq=False)
-class Context:
-    """What every stage is given beside earlier results.
-
-    Args:
-        settings: validated settings.
-        family: what is learned about.
-        progress: where progress and curves go.
-        ledger: counts the episodes of this stage.
-        fits: folder of unfinished fits, or None.
-        tensorboard: folder of TensorBoard logs, or None.
-        workers: who does what can be done side by side.
-        attempt: at learning, from 1 on.
-    """
-
-    settings: RunSettings
-    family: Family
-    progress: Progress
-    ledger: Ledger
-    fits: Path | None = None
-    tensorboard: Path | None = None
-    workers: Workers = SERIAL
-    attempt: int = 1
-
-    @property
-    def seed(self) -> Seed:
-        """The root of all random streams of the run."""
-        return Seed.root(self.settings.seed)
-
-    @property
-    def draws(self) -> Draws:
-        """Fresh environments for a purpose, counted."""
-        return Draws(self.family, self.seed, self.ledger, self.workers)
 
 
 def encode(context: Context) -> Encoded:
@@ -166,8 +119,8 @@ def train(context: Context, explored: Explored) -> Trained:
     if build:
         exact_class = build(problem.grid, **predictors.known)
         return Trained(Ensemble(problem, (exact_class,), exact=True), samples)
-    found, fewer = explored.exploration, _from_fewer(context, explored, simulators, seed)
-    trainer = _trainer(context, problem, TrainingData(found.D_hat, samples, found.n_dist, fewer))
+    found, fewer = explored.exploration, densities_of_fewer(context, explored, simulators, seed)
+    trainer = make_trainer(context, problem, TrainingData(found.D_hat, samples, found.n_dist, fewer))
     wanted = [(name, pair) for name, given in context.settings.nets.items() for pair in enumerate(variants(given))]
     fitted = [trainer.fitted(name, given, number=number) for name, (number, given) in wanted]
     nets = [one.net for one in fitted]
@@ -176,19 +129,6 @@ def train(context: Context, explored: Explored) -> Trained:
     tolerance = predictors.training.tolerance
     short = [f"net {one.net.name}: {said}" for one in fitted if (said := one.shortfall.sentence(tolerance))]
     return Trained(Ensemble(problem, groups), samples, tuple(estimates), tuple(short))
-
-
-def _from_fewer(context: Context, explored: Explored, simulators: Guard, seed: Seed) -> dict[float, Tensor]:
-    """Readings per state -> densities [B, xi, G] of the training simulators as a deployment with so few sees them."""
-    graph = explored.exploration.graph
-    lenient = replace(explored.estimator, off_grid_limit=1.0, allow_constant=True)  # of few, one may be anywhere
-    along, fewer = passes(graph, path_cover(graph)), {}
-    for n in context.settings.predictors.readings:
-        readings = typical(n * along)
-        if readings < explored.exploration.n_dist:
-            D = estimate_densities(simulators, graph, lenient, n * along, seed.child("fewer", n))
-            fewer[readings] = D.float()
-    return fewer
 
 
 def calibrate(context: Context, explored: Explored, trained: Trained) -> Calibrated:
@@ -211,7 +151,7 @@ def learn(context: Context, explored: Explored, trained: Trained, calibrated: Ca
     judging, deploying = explored.estimator, explored.estimator
     if budget.schedule != "practical":
         merge = replace(merge, n_merge=budget.n_merge)
-        judging, deploying = (_as_proved(explored.estimator, budget, n) for n in (budget.n_dist, budget.n_real))
+        judging, deploying = (as_proved(explored.estimator, budget, n) for n in (budget.n_dist, budget.n_real))
     context.progress.stage(f"{settings.method} (Algorithm 1), rule {settings.rule}", graph.num_states)
     calls = 0
     notices: list[str] = []
@@ -226,9 +166,9 @@ def learn(context: Context, explored: Explored, trained: Trained, calibrated: Ca
         judging,
         merge,
         budget,
-        _elimination(settings, calibrated),
+        elimination(settings, calibrated),
         context.seed.child("learn"),
-        _oracle_b_bar(context, graph.num_states, ensemble, budget, notices.append),
+        oracle_b_bar(context, graph.num_states, ensemble, budget, notices.append),
         on_call,
     )
     outcome = method_named(settings.method)(lambda count: context.draws.simulators("judge", count), ensemble, trial)
@@ -318,7 +258,7 @@ def compare(context: Context, explored: Explored, trained: Trained, learned: Lea
 def known_before(context: Context, explored: Explored, trained: Trained, learned: Learned) -> Known:
     """What our own method knows before it is deployed: all that a comparator may know."""
     problem, data = trained.ensemble.problem, TrainingData(explored.exploration.D_hat, trained.samples)
-    trainer = _trainer(context, problem, data)
+    trainer = make_trainer(context, problem, data)
     return Known(problem, data, context.draws, trainer.train, context.seed, learned.meta_policy, trained.ensemble)
 
 
@@ -344,82 +284,11 @@ def evaluate(
     values = evaluation.value_attempts(attempts, worlds, sizes.n_rollouts, unknown)
     wrong = evaluation.check_graph(meta_policy, draws)
     told = appraised.appraisal is not None and bool(appraised.appraisal.sentences())  # before, from simulators alone
-    remarks = [] if told else worth_of_looking(worth.value / worth.optimal, values)
+    remarks = [] if told else evaluation.worth_of_looking(worth.value / worth.optimal, values)
     return Evaluated(worth, looking, values, (*([wrong] if wrong else []), *remarks))
-
-
-def worth_of_looking(share: float, values: dict[str, float]) -> list[str]:
-    """What the best policy that does not look says of one that does, which reaches this share of the optimum."""
-    unseeing = evaluation.best_without_looking(values)
-    if not unseeing:
-        return []
-    label, theirs = COMPARATORS[unseeing[0]].label, unseeing[1] / values["optimal"]
-    if theirs >= WORTHLESS:
-        return [f"{label} does as well: on this family densities are not needed"]
-    if theirs >= share:
-        return [
-            f"deploy the {label}, not this policy: it reaches {theirs:.3f} of the optimum without looking, the policy "
-            f"{share:.3f}; densities are needed here, and learning fell short of what they tell"
-        ]
-    return []
-
-
-def _trainer(context: Context, problem: Problem, data: TrainingData) -> Trainer:
-    """Trains networks as the class F is trained."""
-    from s2r_torch.predictors.training.train import Trainer  # Lightning takes seconds, which no other stage waits for
-
-    settings = context.settings
-    return Trainer(
-        problem,
-        data,
-        settings.predictors.training,
-        context.seed,
-        context.progress,
-        settings.trainer.accelerator,
-        context.fits,
-        context.tensorboard,
-        context.workers if settings.trainer.accelerator == "cpu" else SERIAL,  # there is one GPU
-    )
 
 
 def _densities(context: Context, explored: Explored, simulators, seed: Seed) -> Tensor:
     """D_hat of a stage's own simulators, from n_dist readings a state."""
     n_dist = context.settings.budget.n_dist
     return estimate_densities(simulators, explored.exploration.graph, explored.estimator, n_dist, seed.child("density"))
-
-
-def _as_proved(estimator: DensityEstimator, budget: Budget, n: int) -> DensityEstimator:
-    """The estimator with the bandwidth of the theorems for n readings (Algorithm 2, line 1)."""
-    return replace(estimator, bandwidth=(budget.bandwidth(n),) * estimator.grid.obs_dim)
-
-
-def _elimination(settings: RunSettings, calibrated: Calibrated) -> Elimination:
-    """The rule, with what calibration measured where the rule uses it."""
-    found = calibrated.calibration
-    b_bar = found.b_bar if found and settings.rule == "calibrated" else None
-    return Elimination(settings.rule, settings.on_empty, b_bar, found.value_bias if found else 0.0)
-
-
-def _oracle_b_bar(
-    context: Context, num_states: int, ensemble: Ensemble, budget: Budget, notice: Callable[[str], None]
-) -> Callable[[Tensor], float] | None:
-    """b_bar from the judges' true theta, where the class is known: an oracle that only known families have.
-
-    b_bar = 2 phi_D + omega (theory.md 2.1), with phi_D the true error of f* on the judges' densities and omega
-    Hoeffding's bound on V_hat over all members, judges and states, with probability 1 - delta / 8.
-    """
-    bound = getattr(ensemble.groups[0], "density_error", None)
-    chosen = context.settings.budget.b_bar is not None or budget.schedule != "practical"
-    if not ensemble.exact or bound is None or chosen:
-        return None
-    theta = context.draws.theta("judge", budget.num_simulators)
-    values = 2 * ensemble.size * budget.num_simulators * num_states
-    n = min(budget.n_train, budget.n_test)
-    omega = context.family.spec.reward_width * math.sqrt(math.log(8 * values / budget.delta) / (2 * n))
-
-    def oracle(D_hat: Tensor) -> float:
-        b_bar = 2 * bound(D_hat, theta) + omega
-        notice(f"b_bar = {b_bar:.4g} is computed from the judges' true theta: only a known family can say it")
-        return b_bar
-
-    return oracle

@@ -13,6 +13,7 @@ from s2r_torch.families import make_family
 from s2r_torch.progress import Silent
 from s2r_torch.rng import Seed
 from s2r_torch.runs import stages
+from s2r_torch.runs.context import Context
 from s2r_torch.runs.settings import BudgetSettings, PredictorSettings, RunSettings
 
 
@@ -21,7 +22,7 @@ def test_levels_of_noise_below_that_of_n_dist(readings, kept, monkeypatch):
     """Levels with fewer readings than n_dist, of the same simulators, noisier the fewer; the rest is left out."""
     predictors = PredictorSettings(num_simulators=8, n_samples=2, readings=readings)
     settings = RunSettings(predictors=predictors, budget=BudgetSettings(n_dist=30))
-    context = stages.Context(settings, make_family("grid"), Silent(), Ledger())
+    context = Context(settings, make_family("grid"), Silent(), Ledger())
     explored = stages.explore(context)
     told = []
 
@@ -29,7 +30,7 @@ def test_levels_of_noise_below_that_of_n_dist(readings, kept, monkeypatch):
         told.append(data)
         raise StopIteration
 
-    monkeypatch.setattr(stages, "_trainer", record)
+    monkeypatch.setattr(stages, "make_trainer", record)
     with pytest.raises(StopIteration):
         stages.train(context, explored)
     (data,), graph = told, explored.exploration.graph

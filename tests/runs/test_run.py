@@ -28,7 +28,7 @@ from s2r_torch.reports.console import table
 from s2r_torch.reports.files import write_reports
 from s2r_torch.reports.summary import Summary, unfinished
 from s2r_torch.rng import Seed
-from s2r_torch.runs import stages
+from s2r_torch.runs import evaluation, stages
 from s2r_torch.runs.certifying import exact_values, refused_values
 from s2r_torch.runs.evaluation import member_regrets
 from s2r_torch.runs.folder import finished_stages
@@ -430,5 +430,5 @@ def test_workers_change_nothing(finished, count):
 )
 def test_a_policy_below_a_list_is_told_from_densities_that_are_not_needed(share, fixed, words):
     """Only a list near the optimum says that densities are not needed; one above the policy alone says: deploy it."""
-    said = stages.worth_of_looking(share, {"optimal": 0.7, "open_loop": fixed, "random": 0.2})
+    said = evaluation.worth_of_looking(share, {"optimal": 0.7, "open_loop": fixed, "random": 0.2})
     assert len(said) == (words is not None) and all(words in line for line in said)

@@ -18,6 +18,7 @@ from s2r_torch.planner.schedules import PLANS, Setting
 from s2r_torch.progress import Silent
 from s2r_torch.rng import Seed
 from s2r_torch.runs import stages
+from s2r_torch.runs.context import Context
 from s2r_torch.runs.forecast import forecast
 from s2r_torch.runs.settings import configured
 
@@ -82,7 +83,7 @@ def test_theorem_r_from_exploration_to_deployment():
     epsilon = 0.9 is above V*, so the promise is no test by itself; that worlds lose hardly anything is one.
     """
     settings, family = configured_with(*TOY, "budget.epsilon=0.9")
-    context = stages.Context(settings, family, Silent(), Ledger())
+    context = Context(settings, family, Silent(), Ledger())
     explored = stages.explore(context)
     trained = stages.train(context, explored)
     learned = stages.learn(context, explored, trained, stages.calibrate(context, explored, trained))

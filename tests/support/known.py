@@ -12,6 +12,7 @@ from s2r_torch.families.draws import Draws
 from s2r_torch.progress import Silent
 from s2r_torch.rng import Seed
 from s2r_torch.runs import stages
+from s2r_torch.runs.context import Context
 
 FAST = {
     "grid": (),
@@ -30,7 +31,7 @@ PARAMETERS = {"grid": {}, "mixture": {"horizon": 2}}
 def known_on(name: str) -> Known:
     """Of one small run; its simulators' episodes are counted nowhere that matters."""
     settings = small_settings(f"+experiment={name}", *FAST[name])
-    context = stages.Context(settings, make_family(name, **PARAMETERS[name]), Silent(), Ledger())
+    context = Context(settings, make_family(name, **PARAMETERS[name]), Silent(), Ledger())
     explored = stages.explore(context)
     trained = stages.train(context, explored)
     learned = stages.learn(context, explored, trained, stages.calibrate(context, explored, trained))

@@ -1,0 +1,52 @@
+"""How networks are trained in a run: the class F, and networks of comparators in the same way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from s2r_torch.coverage import passes, path_cover, typical
+from s2r_torch.episodes import Guard
+from s2r_torch.learning.estimator import estimate_densities
+from s2r_torch.predictors.training.data import TrainingData
+from s2r_torch.problem import Problem
+from s2r_torch.rng import Seed
+from s2r_torch.runs.context import Context
+from s2r_torch.runs.results import Explored
+from s2r_torch.workers.engines import SERIAL
+
+if TYPE_CHECKING:
+    from s2r_torch.predictors.training.train import Trainer
+
+
+def make_trainer(context: Context, problem: Problem, data: TrainingData) -> Trainer:
+    """Trains networks as the class F is trained."""
+    from s2r_torch.predictors.training.train import Trainer  # Lightning takes seconds, which no other stage waits for
+
+    settings = context.settings
+    return Trainer(
+        problem,
+        data,
+        settings.predictors.training,
+        context.seed,
+        context.progress,
+        settings.trainer.accelerator,
+        context.fits,
+        context.tensorboard,
+        context.workers if settings.trainer.accelerator == "cpu" else SERIAL,  # there is one GPU
+    )
+
+
+def densities_of_fewer(context: Context, explored: Explored, simulators: Guard, seed: Seed) -> dict[float, Tensor]:
+    """Readings per state -> densities [B, xi, G] of the training simulators as a deployment with so few sees them."""
+    graph = explored.exploration.graph
+    lenient = replace(explored.estimator, off_grid_limit=1.0, allow_constant=True)  # of few, one may be anywhere
+    along, fewer = passes(graph, path_cover(graph)), {}
+    for n in context.settings.predictors.readings:
+        readings = typical(n * along)
+        if readings < explored.exploration.n_dist:
+            D = estimate_densities(simulators, graph, lenient, n * along, seed.child("fewer", n))
+            fewer[readings] = D.float()
+    return fewer
