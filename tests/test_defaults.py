@@ -13,8 +13,8 @@ from s2r_torch.defaults import plain_torch
 from s2r_torch.errors import SettingError
 from s2r_torch.families import FAMILIES, make_family
 from s2r_torch.registry import import_plugins
+from s2r_torch.runs.configured import configured
 from s2r_torch.runs.run import execute
-from s2r_torch.runs.settings import configured
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -26,10 +26,11 @@ from s2r_torch.reports.comparators_table import comparators_table, lines_of, whe
 from s2r_torch.reports.comparison import comparison_table, row_of, write_comparison
 from s2r_torch.reports.style import save_figure
 from s2r_torch.reports.summary import Summary
+from s2r_torch.runs.configured import configured
 from s2r_torch.runs.curves import Measured, measure
 from s2r_torch.runs.folder import cleared, write_json
 from s2r_torch.runs.run import execute
-from s2r_torch.runs.settings import ComparisonSettings, RunSettings, configured
+from s2r_torch.runs.settings import ComparisonSettings, RunSettings
 from s2r_torch.schema import build
 from s2r_torch.text import from_here, printable
 from s2r_torch.workers.choice import workers_of

@@ -24,8 +24,9 @@ from s2r_torch.families.contract import Family, KnowsGraph
 from s2r_torch.learning.estimator import PILOTS
 from s2r_torch.planner.budget import Budget
 from s2r_torch.problem import Problem
+from s2r_torch.runs.configured import known_class
 from s2r_torch.runs.evaluation import MOST_WORLDS
-from s2r_torch.runs.settings import RunSettings, known_class
+from s2r_torch.runs.settings import RunSettings
 from s2r_torch.schema import Range, Settings, Size
 from s2r_torch.tours import decision_tour, reading_tour
 

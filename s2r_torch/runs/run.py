@@ -29,6 +29,7 @@ from s2r_torch.progress import Progress, Recorded, Row, Silent
 from s2r_torch.rng import Seed
 from s2r_torch.runs import stages
 from s2r_torch.runs.certifying import require_exact_values
+from s2r_torch.runs.configured import known_class
 from s2r_torch.runs.context import Context
 from s2r_torch.runs.folder import Finished, RunFolder, held
 from s2r_torch.runs.origin import chained, origin_of
@@ -47,7 +48,7 @@ from s2r_torch.runs.results import (
     Trained,
     codec,
 )
-from s2r_torch.runs.settings import RunSettings, known_class
+from s2r_torch.runs.settings import RunSettings
 from s2r_torch.workers.engines import SERIAL, Workers
 
 

@@ -39,6 +39,7 @@ from s2r_torch.rng import Seed
 from s2r_torch.runs import evaluation
 from s2r_torch.runs.certifying import exact_values, refused_values
 from s2r_torch.runs.checking import check_for_a_run
+from s2r_torch.runs.configured import known_class
 from s2r_torch.runs.context import Context
 from s2r_torch.runs.encoding import encode_readings
 from s2r_torch.runs.judging import as_proved, elimination, oracle_b_bar
@@ -57,7 +58,6 @@ from s2r_torch.runs.results import (
     NetEstimate,
     Trained,
 )
-from s2r_torch.runs.settings import known_class
 from s2r_torch.runs.training import densities_of_fewer, make_trainer
 from s2r_torch.tours import decisions
 from s2r_torch.workers.simulators import in_parts, map_simulators

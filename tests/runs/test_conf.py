@@ -19,8 +19,9 @@ from s2r_torch.learning.sim2real import METHODS
 from s2r_torch.planner.settings import PlanSettings
 from s2r_torch.predictors.nets.settings import NetSettings
 from s2r_torch.predictors.registry import NETS
+from s2r_torch.runs.configured import configured, settings_from
 from s2r_torch.runs.deploy_settings import WORLDS, DeploySettings
-from s2r_torch.runs.settings import ComparisonSettings, RunSettings, configured, settings_from
+from s2r_torch.runs.settings import ComparisonSettings, RunSettings
 from s2r_torch.schema import build, defaults, explained, kinds_of
 
 EXPERIMENTS = sorted(path.stem for path in (CONF / "run" / "experiment").glob("*.yaml"))

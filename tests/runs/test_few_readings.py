@@ -13,8 +13,9 @@ from s2r_torch.families import make_family
 from s2r_torch.progress import Silent
 from s2r_torch.rng import Seed
 from s2r_torch.runs import stages
+from s2r_torch.runs.budgets import BudgetSettings
 from s2r_torch.runs.context import Context
-from s2r_torch.runs.settings import BudgetSettings, PredictorSettings, RunSettings
+from s2r_torch.runs.settings import PredictorSettings, RunSettings
 
 
 @pytest.mark.parametrize(("readings", "kept"), [((3, 10, 30), (3, 10)), ((), ()), ((50,), ())])

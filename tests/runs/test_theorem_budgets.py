@@ -18,9 +18,9 @@ from s2r_torch.planner.schedules import PLANS, Setting
 from s2r_torch.progress import Silent
 from s2r_torch.rng import Seed
 from s2r_torch.runs import stages
+from s2r_torch.runs.configured import configured
 from s2r_torch.runs.context import Context
 from s2r_torch.runs.forecast import forecast
-from s2r_torch.runs.settings import configured
 
 CLASS = ("env=mixture", "density=line1d", "predictors=known")
 SMALLEST = (*CLASS, "env.horizon=1", "density.kernel=epanechnikov", "predictors.known.flips=4")

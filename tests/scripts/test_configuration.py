@@ -15,7 +15,7 @@ from rich.console import Console
 from support.smoke import ROOT
 
 from s2r_torch.commands import configuration
-from s2r_torch.runs.settings import configured
+from s2r_torch.runs.configured import configured
 
 
 @pytest.fixture
