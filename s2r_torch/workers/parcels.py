@@ -1,7 +1,9 @@
 """How values travel between processes: functions and classes by name, tensors as plain memory that can be shared.
 
 Only what an importable module defines can travel: a closure, which would carry whatever it has seen, is refused. The
-memory of tensors lies apart from the rest, as arrays that engines share between processes without copies.
+memory of tensors lies apart from the rest, as arrays that engines share between processes without copies; of large
+tensors that are mostly zero only the rest travels, to the bit: a density is 0 wherever no reading was near, which is
+99.6 % of the nodes where 115 states share a grid of 3080.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ from torch import Tensor, nn
 
 from s2r_torch.registry import search_working_folder
 from s2r_torch.workers.engines import Tell
+
+SPARSE = 2**16  # bytes from which on a tensor's zeros are looked for
+WORDS: dict[int, type[np.signedinteger]] = {4: np.int32, 8: np.int64}  # by bytes: a number's bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +127,19 @@ class _Pickler(pickle.Pickler):
             plain = plain.clone(memory_format=torch.preserve_format)  # not what else its memory holds
         memory = torch.empty(0, dtype=torch.uint8).set_(plain.untyped_storage()).numpy()
         layout = plain.dtype, tuple(plain.shape), plain.stride(), learned, value.requires_grad
+        if memory.nbytes >= SPARSE and plain.element_size() in WORDS:
+            words = memory.view(WORDS[plain.element_size()])
+            if np.count_nonzero(words) < len(words) // 4:
+                (where,) = words.nonzero()
+                return _mostly_zero, (where.astype(np.min_scalar_type(len(words))), words[where], len(words), *layout)
         return _tensor, (memory, *layout)
+
+
+def _mostly_zero(where: np.ndarray, words: np.ndarray, size: int, *layout: Any) -> Tensor:
+    """A tensor of so many words, of which these are not 0."""
+    memory = np.zeros(size, words.dtype)
+    memory[where] = words
+    return _tensor(memory.view(np.uint8), *layout)
 
 
 def _tensor(

@@ -59,6 +59,20 @@ def test_a_view_travels_without_what_it_is_a_view_of():
     assert isinstance(found.weight, nn.Parameter) and torch.equal(found.weight, net.weight)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+def test_of_a_tensor_that_is_mostly_zero_the_rest_travels_to_the_bit(dtype):
+    tensor = torch.zeros(40, 1000, dtype=dtype)
+    tensor[3:7, 100:110] = torch.arange(40).view(4, 10)
+    if dtype.is_floating_point:
+        tensor[9, :4] = torch.tensor([-0.0, torch.nan, torch.inf, 1e-42])
+    for given in (tensor, tensor.T):
+        parcel = pack(given)
+        found = unpack(parcel)
+        assert found.stride() == given.stride() and found.numpy().tobytes() == given.numpy().tobytes()
+        assert sum(part.nbytes for part in parcel.body) < tensor.nbytes / 50
+        found += 1  # it is the receiver's own
+
+
 def test_a_closure_is_no_recipe():
     with pytest.raises(TypeError, match="no recipe"):
         pack(lambda: None)
