@@ -34,7 +34,7 @@ from torch import Tensor
 
 from s2r_torch.coverage import passages
 from s2r_torch.deployment.likeness import Sight
-from s2r_torch.deployment.policy_file import load_certificate, load_policy, read, save_policy
+from s2r_torch.deployment.policy_file import load_policy_file, read, save_policy
 from s2r_torch.errors import S2RError
 from s2r_torch.files.tensors import OURS
 from s2r_torch.text import printable
@@ -130,7 +130,8 @@ def judged(path: Path, original: Original, made: bytes | Forged, expected: list)
 
 def behaviour(path: Path) -> list:
     """All that a user sees of a policy file: what it decides on fixed readings, and what it says."""
-    policy = load_policy(path)
+    held = load_policy_file(path)
+    policy = held.policy
     graph, spec, g = policy.problem.graph, policy.problem.spec, torch.Generator().manual_seed(0)
     low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (spec.low, spec.high))
     x = low + (high - low) * (
@@ -144,7 +145,7 @@ def behaviour(path: Path) -> list:
         sight = Sight.of(D, D[states], states, policy.problem.grid)
         seen += [policy.reference.population.scores(sight, states), policy.reference.scores]
     said = [policy.chosen, policy.cover, policy.n_real, policy.ensemble.exact, policy.ensemble.size, graph.paths, spec]
-    return [D, *seen, graph.next_state, *said, load_certificate(path), read(path)[0]["family"]]
+    return [D, *seen, graph.next_state, *said, held.certificate, held.family, held.fallback]
 
 
 def same(found: list, expected: list) -> bool:
@@ -157,14 +158,8 @@ def same(found: list, expected: list) -> bool:
 
 def resaved(path: Path) -> dict:
     """The header of the policy in a file, saved again."""
-    header, again = read(path)[0], path.with_name("again.safetensors")
-    save_policy(
-        again,
-        load_policy(path),
-        family=header["family"],
-        certificate=load_certificate(path),
-        notes=header["notes"],
-    )
+    header, held, again = read(path)[0], load_policy_file(path), path.with_name("again.safetensors")
+    save_policy(again, held.policy, family=held.family, certificate=held.certificate, notes=header["notes"])
     made = {key: value for key, value in read(again)[0].items() if key not in OURS}
     return made | {"versions": header["versions"]}
 

@@ -36,7 +36,7 @@ from s2r_torch.deployment.edges import check_edges, missing_walks
 from s2r_torch.deployment.likeness import CONSISTENT, DOUBT, DOUBTFUL, REFUSE, REFUSED
 from s2r_torch.deployment.live import GuardedWorld
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.deployment.policy_file import family_of, load_policy
+from s2r_torch.deployment.policy_file import load_policy_file
 from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.errors import ObservationError
 from s2r_torch.families import make_family
@@ -155,9 +155,8 @@ class World:
 def prepared(name: str, scores: int) -> Site:
     """A shipped policy, or an untrained one; with so many scores."""
     if name in SHIPPED:
-        file = CHECKPOINTS / f"{name}.safetensors"
-        recipe = family_of(file)
-        site = Site(load_policy(file), make_family(recipe["name"], **recipe["parameters"]))
+        file = load_policy_file(CHECKPOINTS / f"{name}.safetensors")
+        site = Site(file.policy, make_family(file.family["name"], **file.family["parameters"]))
     else:
         site = untrained(*UNTRAINED[name])
     reference = site.policy.reference

@@ -27,7 +27,7 @@ torch.set_default_dtype(torch.float64)  # before anything is imported, as a robo
 import s2r_torch
 from s2r_torch.deployment.deploy import deploy_recorded
 from s2r_torch.deployment.export import export_policy
-from s2r_torch.deployment.policy_file import load_certificate, load_policy, save_policy
+from s2r_torch.deployment.policy_file import load_policy, load_policy_file, save_policy
 from s2r_torch.deployment.recording.episodes import Recording
 
 checkpoint, folder, cpu = *sys.argv[1:3], torch.device("cpu")
@@ -57,9 +57,10 @@ def use(change, exported):
             for step in range(5):
                 found += [acting.q(step, readings), acting.act(step, readings)]
         deployed = deploy_recorded(policy, episodes, refuse=False)
-        save_policy(folder + "/again", policy, certificate=load_certificate(checkpoint))
+        certificate = load_policy_file(checkpoint).certificate
+        save_policy(folder + "/again", policy, certificate=certificate)
         saved = hashlib.sha256(open(folder + "/again", "rb").read()).hexdigest()
-        yield digest_of(*found, deployed.D_real), saved, str(deployed.likeness), load_certificate(checkpoint).page()
+        yield digest_of(*found, deployed.D_real), saved, str(deployed.likeness), certificate.page()
     if exported:
         export_policy(acting, folder + "/policy.pt2")
         with cpu:

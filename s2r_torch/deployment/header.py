@@ -28,6 +28,7 @@ from s2r_torch.files.json_schema import (
     Maybe,
     Number,
     Record,
+    Schema,
     Text,
     Values,
     check,
@@ -41,6 +42,8 @@ MOST_RAW = 2**20  # numbers of a reading before its encoder: an image
 MOST_READINGS = 10**6  # of one state
 MOST_NUMBERS = 2**26  # in the densities of all states
 LARGE = 1e30  # of readings; float32 ends at 3e38
+
+FALLBACK = "where a world is refused"  # among the notes: actions that the certificate counts on there
 
 ACTIONS = ListOf(Integer(0, MOST_ACTIONS - 1), most=MOST_STEPS)
 COUNT, PROBABILITY = Integer(1, 10**12), Number(0, 1, above=True)
@@ -163,6 +166,7 @@ PROMISES: tuple[tuple[str, Callable[[dict, Ensemble], bool]], ...] = (
 def check_header(header: dict, tensors: Tensors) -> None:
     """Raises CheckpointError unless every field is legal and all agree, with each other and with the tensors."""
     check(SCHEMA, header, "header", CAUSE)
+    check(_fallback_of(header["spec"]), header["notes"].get(FALLBACK), f"notes.{FALLBACK}", CAUSE)
     for words, agree in AGREEMENTS:
         if not agree(header, tensors):
             raise CheckpointError(expected=words, got="fields that contradict each other", cause=CAUSE)
@@ -173,6 +177,12 @@ def check_promises(header: dict, ensemble: Ensemble) -> None:
     for words, agree in PROMISES:
         if not agree(header, ensemble):
             raise CheckpointError(expected=words, got="a header that says otherwise", cause=CAUSE)
+
+
+def _fallback_of(spec: dict) -> Schema:
+    """A list of actions for every step of an episode, or none."""
+    H = spec["horizon"]
+    return Maybe(ListOf(Integer(0, spec["num_actions"] - 1), most=H, least=H))
 
 
 # -- sizes ------------------------------------------------------------------------------------------------------------

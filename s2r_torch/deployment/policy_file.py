@@ -8,7 +8,7 @@ compared first (files/tensors.py), then every field is checked (header.py), and 
 from __future__ import annotations
 
 import importlib.metadata
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from s2r_torch.base import Path as Actions
 from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.estimator import DensityEstimator
@@ -23,21 +24,19 @@ from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
 from s2r_torch.deployment.certificate import Certificate
 from s2r_torch.deployment.factors import Factors
-from s2r_torch.deployment.header import CAUSE, check_header, check_promises
+from s2r_torch.deployment.header import CAUSE, FALLBACK, check_header, check_promises
 from s2r_torch.deployment.likeness import Population, Reference
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.deployment.signature import sign, verify
 from s2r_torch.encoders.encoding import Encoding, rebuilt
 from s2r_torch.errors import CheckpointError, S2RError
 from s2r_torch.files import tensors as tensor_files
-from s2r_torch.files.json_schema import Integer, ListOf, check
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.registry import group_class
 from s2r_torch.problem import Problem
 from s2r_torch.text import printable
 
 KIND = "policy"
-FALLBACK = "where a world is refused"  # among the notes: actions that the certificate counts on there
 
 
 def versions() -> dict[str, str]:
@@ -158,7 +157,29 @@ def _header(policy: MetaPolicy, family: dict | None, certificate: Certificate | 
 # -- loading ----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False)
+class PolicyFile:
+    """All that a policy file holds, read at once: its parts are of one file, whatever is written there meanwhile.
+
+    Args:
+        policy: ready to be deployed.
+        family: `{"name", "parameters"}` of the family that it was trained on, if the file says.
+        certificate: what was promised of it; None where nothing was.
+        fallback: H actions that the certificate counts on where a world is refused; None for none.
+    """
+
+    policy: MetaPolicy
+    family: dict | None
+    certificate: Certificate | None
+    fallback: Actions | None
+
+
 def load_policy(path: Path | str, *, verify_with: Path | str | None = None) -> MetaPolicy:
+    """The policy of a file, and nothing else; arguments and errors are those of `load_policy_file`."""
+    return load_policy_file(path, verify_with=verify_with).policy
+
+
+def load_policy_file(path: Path | str, *, verify_with: Path | str | None = None) -> PolicyFile:
     """Reads a policy file, checks everything in it, and certifies its networks again.
 
     Args:
@@ -174,7 +195,9 @@ def load_policy(path: Path | str, *, verify_with: Path | str | None = None) -> M
     header, tensors = read(path)
     if verify_with is not None:
         verify(path, header["digest"], verify_with)
-    return _policy(header, tensors, path)
+    policy, promised, fallback = _policy(header, tensors, path), header["certificate"], header["notes"].get(FALLBACK)
+    certificate = Certificate.from_json(promised) if promised else None
+    return PolicyFile(policy, header["family"], certificate, None if fallback is None else tuple(fallback))
 
 
 def sign_policy(path: Path | str, private_key: Path | str) -> None:
@@ -185,36 +208,6 @@ def sign_policy(path: Path | str, private_key: Path | str) -> None:
 def verify_policy(path: Path | str, public_key: Path | str) -> None:
     """Raises CheckpointError unless the file is intact and was signed by the owner of that key."""
     verify(path, read(path)[0]["digest"], public_key)
-
-
-def family_of(path: Path | str) -> dict | None:
-    """`{"name", "parameters"}` of the family that a policy file was trained on, if it says."""
-    return read(path)[0]["family"]
-
-
-def load_certificate(path: Path | str) -> Certificate | None:
-    """What was promised of the policy in this file; None where nothing was.
-
-    Raises:
-        CheckpointError: as in `load_policy`.
-    """
-    values = read(path)[0]["certificate"]
-    return Certificate.from_json(values) if values else None
-
-
-def load_fallback(path: Path | str) -> tuple[int, ...] | None:
-    """The list of H actions that a policy file holds for worlds that are refused; None where it holds none.
-
-    Raises:
-        CheckpointError: as in `load_policy`, or a list that this policy's worlds cannot follow.
-    """
-    header, _ = read(path)
-    actions, spec = header["notes"].get(FALLBACK), header["spec"]
-    if actions is None:
-        return None
-    H = spec["horizon"]
-    check(ListOf(Integer(0, spec["num_actions"] - 1), most=H, least=H), actions, f"notes.{FALLBACK}")
-    return tuple(actions)
 
 
 def read(path: Path | str) -> tuple[dict, dict[str, Tensor]]:

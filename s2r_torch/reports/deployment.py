@@ -73,11 +73,11 @@ def report(policy: MetaPolicy, deployed: Deployed) -> Table:
 
 def promises(site: Site, deployment: Deployment) -> Text:
     """The certificate, where it covers this deployment; never without a warning in a world that is doubtful."""
-    if site.certificate is None:
+    if site.file.certificate is None:
         return Text("no certificate: nothing was promised of this policy")
     if not deployment.as_trained:
         return Text("no certificate: it covers a fixed number of readings of every state, not this deployment")
-    page = Text(site.certificate.page())
+    page = Text(site.file.certificate.page())
     if deployment.edges.edges and site.settings.refuse:
         page.append(EDGES_ON_TOP)
     verdict = worse(deployment.likeness.verdict, deployment.edges.verdict)

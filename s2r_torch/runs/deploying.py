@@ -14,13 +14,12 @@ from torch import Tensor
 from s2r_torch.base import Path as Actions
 from s2r_torch.base import UnlabelledWorld, spelt
 from s2r_torch.defaults import plain_torch
-from s2r_torch.deployment.certificate import Certificate
 from s2r_torch.deployment.collection import Plan, missing_episodes
 from s2r_torch.deployment.deploy import Deployment, deploy, deploy_recorded
 from s2r_torch.deployment.live import bounded, closing
 from s2r_torch.deployment.logbook import Logbook, looked_before, open_logbook, read_log
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.deployment.policy_file import family_of, load_certificate, load_fallback, load_policy
+from s2r_torch.deployment.policy_file import PolicyFile, load_policy_file
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.deployment.recording.files import require_empty_form
 from s2r_torch.errors import CheckpointError, FileError, S2RError, SettingError, UnlikeSimulatorsError
@@ -38,9 +37,7 @@ class Site:
 
     Args:
         settings: what was asked for.
-        policy: what is deployed.
-        certificate: what was promised of it.
-        fallback: the actions that it counts on where a world is refused; None for none.
+        file: what is deployed, and what was promised of it.
         seen: episodes that are there already.
         plan: those still to be collected.
         logbook: where those of a live world go.
@@ -48,13 +45,16 @@ class Site:
     """
 
     settings: DeploySettings
-    policy: MetaPolicy
-    certificate: Certificate | None
-    fallback: Actions | None
+    file: PolicyFile
     seen: Recording
     plan: Plan
     logbook: Logbook | None
     looked_before: bool
+
+    @property
+    def policy(self) -> MetaPolicy:
+        """What is deployed."""
+        return self.file.policy
 
     @property
     def keeps_nothing(self) -> bool:
@@ -87,14 +87,13 @@ def site_of(settings: DeploySettings) -> Iterator[Site]:
     import_plugins(settings.plugins)
     if isinstance(settings.world, FamilyWorld) and settings.world.family is not None:
         import_namesake(FAMILIES, settings.world.family)
-    checkpoint = Path(settings.checkpoint).expanduser()
-    policy = load_policy(checkpoint)
+    file = load_policy_file(Path(settings.checkpoint).expanduser())
+    policy = file.policy
     if settings.template:
         require_empty_form(settings.template, policy.spec)
     with _seen_before(settings, policy) as (seen, logbook, before):
         plan = missing_episodes(seen, policy.problem.graph, policy.cover, policy.n_real)
-        promised = load_certificate(checkpoint), load_fallback(checkpoint)
-        yield Site(settings, policy, *promised, seen, plan, logbook, before)
+        yield Site(settings, file, seen, plan, logbook, before)
 
 
 @contextmanager
@@ -122,7 +121,7 @@ def deploy_at(site: Site) -> Deployed:
     try:
         return _deployed(site)
     except UnlikeSimulatorsError as error:
-        error.add_note(instead(site.fallback))
+        error.add_note(instead(site.file.fallback))
         raise
 
 
@@ -191,17 +190,17 @@ def _live(site: Site, world: UnlabelledWorld, time_limit: float | None = None) -
 
 def _simulated(site: Site, world: FamilyWorld) -> tuple[Family, Tensor, UnlabelledWorld]:
     """A family, theta [k] of this world, and the world, which goes on after the episodes seen before."""
-    family = _family_for(site.settings.checkpoint, world)
+    family = _family_for(site.file, world)
     seed, seen = Seed.root(world.seed).child("deploy"), len(site.seen)
     theta = family.prior(1, seed.child("theta").generator())[0]
     stream = seed.child("world", seen) if seen else seed.child("world")  # never the same episodes again
     return family, theta, family.world(theta, stream.generator())
 
 
-def _family_for(checkpoint: str, world: FamilyWorld) -> Family:
+def _family_for(file: PolicyFile, world: FamilyWorld) -> Family:
     """The policy's own family; what the command line says must not contradict it."""
     name, parameters = world.family, dict(world.parameters)
-    trained = family_of(Path(checkpoint).expanduser()) or {"name": name, "parameters": parameters}
+    trained = file.family or {"name": name, "parameters": parameters}
     if name is not None and trained["name"] != name:
         raise CheckpointError(
             expected=f"world={trained['name']}, which this policy was trained for",

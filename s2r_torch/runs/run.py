@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from s2r_torch.defaults import plain_torch
+from s2r_torch.deployment.header import FALLBACK
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.deployment.policy_file import FALLBACK
 from s2r_torch.encoders.encoding import Encoding
 from s2r_torch.episodes import Ledger
 from s2r_torch.families.contract import Family

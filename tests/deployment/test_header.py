@@ -13,8 +13,9 @@ from support.tampering import crafted
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
+from s2r_torch.deployment.header import FALLBACK
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.deployment.policy_file import load_certificate, load_policy, read, save_policy
+from s2r_torch.deployment.policy_file import load_policy, load_policy_file, read, save_policy
 from s2r_torch.errors import CheckpointError, S2RError
 from s2r_torch.families import make_family
 from s2r_torch.families.mixture.predictors import MixturePredictors
@@ -104,6 +105,9 @@ ILLEGAL = {
     + [((*NET, "x_width"), 2**14), ((*NET, "head"), "film"), ((*NET, "head"), "none"), ((*NET, "lipschitz_bound"), -1)]
     + [((*NET, "lipschitz_bound"), "maybe"), ((*NET, "more"), 1), (("groups", 0, "settings"), [])],
     "notes": [(("notes",), v) for v in (None, [], {"a": [[[[[[[[[1]]]]]]]]]}, {"a": [0] * 20_000})],
+    "what is done in refused worlds": [
+        (("notes", FALLBACK), v) for v in ([0, 1, 1, 0], [0, 1, 1, 0, 2], [0, 1, 1, 0, True], "0 1 1 0 0", 0, {})
+    ],
     "versions": [(("versions",), v) for v in ([], {"torch": 2}, None)],
 }
 
@@ -111,21 +115,24 @@ ILLEGAL = {
 @pytest.mark.parametrize("what", ILLEGAL)
 def test_illegal_fields_are_one_error(forged, what):
     for place, value in ILLEGAL[what]:
-        path = forged(place, value)
         with pytest.raises(S2RError) as raised:
-            load_policy(path)
+            load_policy(forged(place, value))
             pytest.fail(f"{place} = {value} loads")
         assert str(raised.value).isprintable() and len(str(raised.value)) < 900, place
-        if what == "the certificate":
-            with pytest.raises(S2RError):
-                load_certificate(path)
 
 
 def test_legal_changes_load_and_mean_what_they_say(forged):
     assert load_policy(forged(("chosen",), 2)).chosen == 2
-    assert load_certificate(forged(("certificate", "value_lower"), 0.51)).value_lower == 0.51
+    assert load_policy_file(forged(("certificate", "value_lower"), 0.51)).certificate.value_lower == 0.51
     assert load_policy(forged(("estimator", "off_grid_limit"), 0.25)).estimator.off_grid_limit == 0.25
     assert load_policy(forged(("certificate",), None)).n_real == 100
+    assert load_policy_file(forged(("notes", FALLBACK), [0, 1, 1, 0, 0])).fallback == (0, 1, 1, 0, 0)
+
+
+def test_what_is_done_in_refused_worlds_is_checked_when_it_is_saved(tmp_path):
+    with pytest.raises(CheckpointError, match=FALLBACK):
+        save_policy(tmp_path / "p.safetensors", judged_policy(), family=FAMILY, notes={FALLBACK: [0, 1, 1, 0, 2]})
+    assert not list(tmp_path.iterdir())
 
 
 def test_tensors_that_contradict_the_header(forged, made):

@@ -20,7 +20,7 @@ from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.deployment.policy_file import family_of, load_policy, read, save_policy
+from s2r_torch.deployment.policy_file import load_policy, load_policy_file, read, save_policy
 from s2r_torch.errors import CheckpointError, LipschitzError, S2RError
 from s2r_torch.families import make_family
 from s2r_torch.families.mixture.predictors import MixturePredictors
@@ -80,7 +80,7 @@ def test_heterogeneous_and_known_classes_round_trip(tmp_path):
 
 
 def test_family_is_recorded(saved):
-    assert family_of(saved) == {"name": "grid", "parameters": {"width": 3}}
+    assert load_policy_file(saved).family == {"name": "grid", "parameters": {"width": 3}}
 
 
 @pytest.mark.parametrize("left", [lambda n: 0, lambda n: 4, lambda n: n // 100, lambda n: n // 2, lambda n: n - 1])
@@ -196,8 +196,8 @@ def test_nothing_that_a_file_names_is_imported_or_called(saved, tmp_path, monkey
 
         rewritten(saved, change_header=edit)
         try:
-            load_policy(saved)
-            make_family(**{"name": family_of(saved)["name"], **family_of(saved)["parameters"]})
+            family = load_policy_file(saved).family
+            make_family(**{"name": family["name"], **family["parameters"]})
         except S2RError:
             refused += 1
         saved.write_bytes(data)
@@ -228,8 +228,7 @@ def test_a_header_edited_at_random_is_one_clear_error_or_makes_no_odds(saved, ne
                 del inside[place[-1]]
         crafted(saved, edited, tensors)
         with contextlib.suppress(S2RError):
-            load_policy(saved)
-            family_of(saved)
+            load_policy_file(saved)
 
 
 def test_renamed_network_is_refused(saved):

@@ -9,7 +9,7 @@ from support.strip import strip
 from s2r_torch.deployment.deploy import deploy, deploy_recorded
 from s2r_torch.deployment.export import export_policy
 from s2r_torch.deployment.logbook import open_logbook, read_log
-from s2r_torch.deployment.policy_file import family_of, load_policy, save_policy
+from s2r_torch.deployment.policy_file import load_policy, load_policy_file, save_policy
 from s2r_torch.episodes import Ledger
 from s2r_torch.errors import ObservationError, RecordingError, SettingError
 from s2r_torch.families import make_family
@@ -44,7 +44,7 @@ def test_a_run_sees_features_and_its_policy_file_takes_raw_readings(finished):
     assert results.family.spec.obs_dim == 2 and results.episodes["encode"] > 0
     policy = load_policy(path)
     assert policy.spec.obs_dim == 14 and policy.problem.spec.obs_dim == 2
-    assert family_of(path) == {"name": "strip", "parameters": {}}
+    assert load_policy_file(path).family == {"name": "strip", "parameters": {}}
     raw = deployed(policy)
     seen = deploy(results.meta_policy, EncodedWorld(world(), policy.encoding), refuse=False)
     assert torch.equal(raw.D_real, seen.D_real) and raw.likeness == seen.likeness

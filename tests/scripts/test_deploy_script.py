@@ -17,11 +17,14 @@ import pytest
 from rich.console import Console
 from support.policies import certificate_by_hand, judged_policy, policy_of
 from support.smoke import composed
+from support.tampering import crafted
 
 from s2r_torch.commands import deploy as deploy_script
 from s2r_torch.deployment import deploy as deployment
+from s2r_torch.deployment import policy_file
+from s2r_torch.deployment.header import FALLBACK
 from s2r_torch.deployment.likeness import Likeness
-from s2r_torch.deployment.policy_file import FALLBACK, save_policy
+from s2r_torch.deployment.policy_file import save_policy
 from s2r_torch.deployment.recording.files import read_recording
 from s2r_torch.errors import CheckpointError, FileError, RecordingError, S2RError, SettingError, UnlikeSimulatorsError
 from s2r_torch.reports.endings import Ended, clear_ending
@@ -237,6 +240,14 @@ def test_no_promise_without_a_warning_in_a_doubtful_world(judged, monkeypatch):
     assert text.index("WARNING: this world is doubtful") < text.index("CERTIFICATE")
 
 
+def test_a_policy_file_is_read_once(judged, monkeypatch):
+    """So that the policy, its certificate and its family are of one file, also where another is put there meanwhile."""
+    reads, real = [], policy_file.read
+    monkeypatch.setattr(policy_file, "read", lambda path: reads.append(path) or real(path))
+    assert "CERTIFICATE" in deploy("world=grid", "world.seed=1")
+    assert len(reads) == 1
+
+
 def test_an_unlike_world_is_refused_unless_one_insists(judged, monkeypatch):
     unlike = Likeness("refused", 0.005, 0.005, 0.2, ("most unusual: mean of row",))
     monkeypatch.setattr(deployment, "likeness_of", lambda *_: unlike)
@@ -247,17 +258,17 @@ def test_an_unlike_world_is_refused_unless_one_insists(judged, monkeypatch):
     assert text.index("WARNING: this world is refused") < text.index("CERTIFICATE")
 
 
-@pytest.mark.parametrize("actions", [[0, 1, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 0, 2], "0 1 1 0 0"])
-def test_a_refusal_ends_with_what_the_file_holds_for_it(judged, monkeypatch, actions):
-    family = {"name": "grid", "parameters": {"width": 3}}
-    save_policy(judged / "policy.safetensors", judged_policy(), family=family, notes={FALLBACK: actions})
+@pytest.mark.parametrize(("actions", "legal"), [([0, 1, 1, 0, 0], True), ([0, 1, 1, 0, 2], False)])
+def test_a_refusal_ends_with_what_the_file_holds_for_it(judged, monkeypatch, actions, legal):
+    header, tensors = policy_file.read(judged / "policy.safetensors")
+    header["notes"][FALLBACK] = actions
+    crafted(judged / "policy.safetensors", header, tensors)
     unlike = Likeness("refused", 0.005, 0.005, 0.2, ("most unusual: mean of row",))
     monkeypatch.setattr(deployment, "likeness_of", lambda *_: unlike)
     console = Console(width=300, record=True, file=StringIO())
     with pytest.raises(Ended) as ended, clear_ending(console, "nothing was kept"):
         deploy("world=grid", "world.seed=1")
     last = console.export_text().splitlines()[-1]
-    legal = actions == [0, 1, 1, 0, 0]
     assert ended.value.code == 2 and last.startswith("in a refused world: follow the actions 0 1 1 0 0") is legal
     assert ("CheckpointError" in last and FALLBACK in last) is not legal
 

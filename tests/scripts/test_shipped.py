@@ -8,7 +8,7 @@ from make_checkpoints import MOST_BYTES
 
 from s2r_torch.deployment.deploy import deploy
 from s2r_torch.deployment.likeness import UNTESTED
-from s2r_torch.deployment.policy_file import family_of, load_certificate, load_policy
+from s2r_torch.deployment.policy_file import load_policy_file
 from s2r_torch.episodes import Ledger
 from s2r_torch.families import exact, make_family
 from s2r_torch.rng import Seed
@@ -22,7 +22,8 @@ WORLDS = 12
 def test_a_shipped_policy_is_nearly_optimal_and_keeps_its_promise(name):
     path = FOLDER / f"{name}.safetensors"
     assert path.stat().st_size < MOST_BYTES and (FOLDER / f"{name}.png").exists()
-    policy, certificate, trained = load_policy(path), load_certificate(path), family_of(path)
+    file = load_policy_file(path)
+    policy, certificate, trained = file.policy, file.certificate, file.family
     assert (FOLDER / f"{name}.certificate.txt").read_text() == certificate.page() + "\n"
     family, values, best, ledger = make_family(trained["name"], **trained["parameters"]), [], [], Ledger()
     for w in range(WORLDS):
