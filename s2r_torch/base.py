@@ -23,6 +23,8 @@ from s2r_torch.text import printable
 
 Path = tuple[int, ...]
 
+START = 0  # the state that episodes begin in
+
 MOST_LETTERS = 100  # of a sensor's name
 MOST_STEPS = 400  # H: states are found depth first, by calls inside each other
 

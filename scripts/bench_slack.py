@@ -25,7 +25,14 @@ from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.families import make_family
 from s2r_torch.families.draws import Draws
 from s2r_torch.files import tensors as tensor_files
-from s2r_torch.learning.calibration import CalibrationSettings, bellman_table, measured_b_bar, replay
+from s2r_torch.learning.calibration import (
+    BellmanTable,
+    CalibrationSettings,
+    bellman_table,
+    measured_b_bar,
+    replay,
+    stand_in,
+)
 from s2r_torch.learning.estimator import estimate_densities
 from s2r_torch.progress import Silent
 from s2r_torch.rng import Seed
@@ -93,13 +100,14 @@ def measure(seed: int, samples: list[int], options: argparse.Namespace) -> dict[
         stream = root.child(purpose, "density")
         return simulators, estimate_densities(simulators, graph, explored.estimator, n_dist, stream)
 
-    def risks(purpose: str, n: int) -> Tensor:
-        return bellman_table(*drawn(purpose, options.simulators), ensemble, n, root.child(purpose, n))[0]
+    def table(purpose: str, n: int) -> BellmanTable:
+        return bellman_table(*drawn(purpose, options.simulators), ensemble, n, root.child(purpose, n))
 
     _, D = drawn("worlds", WORLDS)
     regret = member_regrets(ensemble, D, family.truth(draws.theta("worlds", WORLDS)))
-    judged = {f"judge/{k}/{n}": risks(f"judge{k}", n) for k in range(options.draws) for n in samples}
-    calibration = {"calibrate": risks("calibrate", settings.predictors.calibration.n)}
+    judged = {f"judge/{k}/{n}": table(f"judge{k}", n).risks for k in range(options.draws) for n in samples}
+    measured = table("calibrate", settings.predictors.calibration.n)
+    calibration = {"calibrate": measured.risks, "f0": torch.tensor(stand_in(measured)[0])}
     return {"regret": regret, "layer": graph.layer, **calibration, **judged}
 
 
@@ -118,10 +126,15 @@ def half_slack(risks: Tensor, splits: int = 64) -> Tensor:
     return torch.quantile(torch.stack(excess), 0.9, dim=0)
 
 
+def own_slack(found: dict[str, Tensor]) -> Tensor:
+    """The rule's own, [xi]."""
+    return measured_b_bar(found["calibrate"], int(found["f0"]), CalibrationSettings().quantile) ** 2
+
+
 SLACKS = {  # what the rule could allow for, from risks [F, B, xi] of calibration simulators
-    "none": lambda risks: torch.zeros(risks.shape[2], dtype=torch.float64),
-    "halves": half_slack,
-    "quantile": lambda risks: measured_b_bar(risks, CalibrationSettings().quantile) ** 2,  # the rule's own
+    "none": lambda found: torch.zeros(found["calibrate"].shape[2], dtype=torch.float64),
+    "halves": lambda found: half_slack(found["calibrate"]),
+    "quantile": own_slack,
 }
 
 
@@ -166,9 +179,7 @@ def report(console: Console, results: list[dict[str, Tensor]], samples: list[int
 def survivors(results: list[dict[str, Tensor]], n: int, draws: int, slack_of: Callable) -> list[Tensor]:
     """Regrets of the survivors, for every class and every set of judges."""
     return [
-        found["regret"][alive(found, n, draw, slack_of(found["calibrate"])[None])[0]]
-        for found in results
-        for draw in range(draws)
+        found["regret"][alive(found, n, draw, slack_of(found)[None])[0]] for found in results for draw in range(draws)
     ]
 
 
@@ -177,7 +188,7 @@ def draw_curve(results: list[dict[str, Tensor]], samples: list[int], draws: int,
     figure = Figure(figsize=(10, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     count_axes, regret_axes = figure.subplots(1, 2)
-    own = torch.cat([measured_b_bar(found["calibrate"], CalibrationSettings().quantile) ** 2 for found in results])
+    own = torch.cat([own_slack(found) for found in results])
     for i, n in enumerate(samples):
         colour = f"C{i}"
         kept = torch.stack(

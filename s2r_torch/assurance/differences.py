@@ -63,12 +63,12 @@ def check_realizability(
 ) -> Finding:
     """A2: the best member's Bellman residual must have mean 0 given (x, a), at every state."""
     graph = ensemble.problem.graph
-    risks, V_hat = bellman_table(simulators, D_hat, ensemble, max(1, settings.n // 2), seed)
-    best = int(risks.mean(1).sum(1).argmin())
+    table = bellman_table(simulators, D_hat, ensemble, max(1, settings.n // 2), seed)
+    best = int(table.risks.mean(1).sum(1).argmin())
     evaluator = ensemble.subset([best]).evaluator(D_hat)
     seen = {}
     for s, halves in enumerate(data):
-        following = V_hat[best, :, graph.next_state[s]] if int(graph.next_state[s, 0]) >= 0 else None
+        following = table.V_hat[best, :, graph.next_state[s]] if int(graph.next_state[s, 0]) >= 0 else None
         residuals = []
         for half in halves:
             q = evaluator.q_of(0, int(graph.layer[s]), half.x).double()

@@ -148,7 +148,7 @@ class FewRewards(Settings):
         """Cost: xi samples episodes in every training simulator."""
         simulators = known.draws.simulators("train", len(known.data.D)).for_purpose("few_rewards")
         seed = known.seed.child("few_rewards")
-        risks, _ = bellman_table(simulators, known.data.D, known.ensemble, self.samples, seed)
+        risks = bellman_table(simulators, known.data.D, known.ensemble, self.samples, seed).risks
         chosen = risks.sum(2).argmin(0)  # [B]
         acting = known.policy.ensemble.subset([known.policy.chosen])
         members = chosen.unique().tolist()

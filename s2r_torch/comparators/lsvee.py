@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, StateGraph
+from s2r_torch.base import START, Path, StateGraph
 from s2r_torch.comparators.bank import Bank, bank_of
 from s2r_torch.comparators.contract import Access, Attempt, Known, Worlds, register_comparator
 from s2r_torch.episodes import Act, Guard
@@ -30,7 +30,6 @@ from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
 from s2r_torch.schema import OneOf, Positive, Range, Settings, Share, Size
 
-START = 0
 MOST_PATHS = 100  # a tree of A^H paths beyond this is refused: give the graph
 NO_GRID = 0  # points of the densities of a class that sees none
 

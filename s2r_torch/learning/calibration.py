@@ -1,12 +1,15 @@
 r"""How far is a trained class from holding f*? Measured on simulators drawn for this alone.
 
-A trained class never holds f*, so a rule that allows for noise only would eliminate every member. Per state:
+A trained class never holds f*, so a rule that allows for noise only would eliminate every member. One member stands for
+f*, the same at every state, as theory.md 2.9 has it:
 
-    f0    = argmin_f mean_b Risk_b(f)
-    b_bar = sqrt of the quantile over b of  Risk_b(f0) - min_f Risk_b(f)
+    f0       = argmin of the Bellman risk, over states and simulators, among the members whose policies earn the most
+    b_bar(s) = sqrt of the quantile over b of  Risk_b(f0) - min_f Risk_b(f)  at state s
 
-stands for the bias that the calibrated rule allows, in units of total reward. This is heuristic: it measures how
-unevenly the best member fits the simulators, not its distance from f*. Because calibration simulators and judges are
+b_bar stands for the bias that the calibrated rule allows, in units of total reward. This is heuristic: it measures how
+unevenly f0 fits the simulators, not its distance from f*. Risks alone do not choose f0: a member that fits best where
+no good policy goes may earn little. What members earn is told by the same samples, with noise; whoever is within two
+standard errors of the best earns as much. Because calibration simulators and judges are
 exchangeable, a fresh simulator's excess lies below b_bar^2 with probability about the quantile, and that is all that is
 promised.
 
@@ -24,7 +27,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from s2r_torch.base import StateGraph
+from s2r_torch.base import START, StateGraph
 from s2r_torch.episodes import Guard, rollout
 from s2r_torch.learning.rules import Evidence, RuleSettings, calibrated
 from s2r_torch.predictors.ensemble import Ensemble
@@ -59,17 +62,22 @@ class Calibration:
     """What the calibration simulators showed."""
 
     b_bar: tuple[float, ...]  # [xi] bias allowed at every state, in units of total reward
-    risk: Tensor  # [F] pooled Bellman risk, summed over states
-    value_bias: float  # V_hat* of the best member minus what its policy earned
-
-    @property
-    def best(self) -> int:
-        """The member of least pooled risk."""
-        return int(self.risk.argmin())
+    f0: int  # the member that stands for f*
+    earners: tuple[int, ...]  # members whose policies earned as much as any, but for noise
+    value_bias: float  # V_hat* of f0 minus what its policy earned
 
 
-def bellman_table(simulators: Guard, D_hat: Tensor, ensemble: Ensemble, n: int, seed: Seed) -> tuple[Tensor, Tensor]:
-    """Bellman risks and greedy values of all members at all states, backward over layers.
+@dataclass(frozen=True, eq=False)
+class BellmanTable:
+    """What samples at all states say of all members: `[F, B, xi]` each, in units of total reward."""
+
+    risks: Tensor
+    V_hat: Tensor  # what members promise
+    earned: Tensor  # what their policies earn (`Evaluator.earned`)
+
+
+def bellman_table(simulators: Guard, D_hat: Tensor, ensemble: Ensemble, n: int, seed: Seed) -> BellmanTable:
+    """Bellman risks and values of all members at all states, backward over layers.
 
     Args:
         simulators: B simulators.
@@ -78,28 +86,39 @@ def bellman_table(simulators: Guard, D_hat: Tensor, ensemble: Ensemble, n: int, 
         n: samples per state and simulator.
         seed: named stream.
 
-    Returns:
-        Risks [F, B, xi] and V_hat [F, B, xi], from the same samples.
-
     Cost:
         That of `tours.decisions`.
     """
     parts = map_simulators(_table, in_parts(simulators, D_hat), ensemble, n, seed)
-    risks, V_hat = zip(*parts, strict=True)
-    return torch.cat(risks, 1), torch.cat(V_hat, 1)
+    return BellmanTable(*(torch.cat(one, 1) for one in zip(*parts, strict=True)))
 
 
-def _table(simulators: Guard, D_hat: Tensor, ensemble: Ensemble, n: int, seed: Seed) -> tuple[Tensor, Tensor]:
-    """That of some simulators."""
+def _table(simulators: Guard, D_hat: Tensor, ensemble: Ensemble, n: int, seed: Seed) -> tuple[Tensor, Tensor, Tensor]:
+    """Risks, V_hat and what is earned, of some simulators."""
     graph: StateGraph = ensemble.problem.graph
     evaluator = ensemble.evaluator(D_hat)
     risks = torch.zeros(ensemble.size, len(simulators), graph.num_states, dtype=torch.float64)
-    V_hat = torch.zeros_like(risks)
+    V_hat, earned = torch.zeros_like(risks), torch.zeros_like(risks)
     data = decisions(simulators, graph, n, seed)
     for step, s in graph.backward():
-        V_next = None if step == graph.horizon - 1 else V_hat[:, :, graph.next_state[s]]
+        following = None if step == graph.horizon - 1 else graph.next_state[s]
+        V_next, earned_next = (None if following is None else after[:, :, following] for after in (V_hat, earned))
         risks[:, :, s], V_hat[:, :, s] = evaluator.bellman_risks(step, data[s], V_next)
-    return risks, V_hat
+        earned[:, :, s] = evaluator.earned(step, data[s], earned_next)
+    return risks, V_hat, earned
+
+
+def earn_the_most(earned: Tensor) -> Tensor:
+    """[F] bool: who earns as much as the best, but for two standard errors over simulators; of earnings [F, B]."""
+    behind = earned[earned.mean(1).argmax()] - earned
+    noise = behind.std(1) / math.sqrt(earned.shape[1]) if earned.shape[1] > 1 else torch.inf
+    return behind.mean(1) <= 2 * noise
+
+
+def stand_in(table: BellmanTable) -> tuple[int, Tensor]:
+    """f0, which stands for f*, and [F] bool: who earns the most."""
+    earners = earn_the_most(table.earned[:, :, START])
+    return int(torch.where(earners, table.risks.mean(1).sum(1), torch.inf).argmin()), earners
 
 
 def density_b_bar(graph: StateGraph, lipschitz_bound: float, radius: float) -> tuple[float, ...]:
@@ -122,14 +141,13 @@ def density_b_bar(graph: StateGraph, lipschitz_bound: float, radius: float) -> t
     return tuple(phi_D if step == graph.horizon - 1 else 2 * phi_D for step in graph.layer.tolist())
 
 
-def measured_b_bar(risks: Tensor, quantile: float) -> Tensor:
+def measured_b_bar(risks: Tensor, f0: int, quantile: float) -> Tensor:
     """The b_bar above, [xi], from risks [F, B, xi] of the calibration simulators.
 
     The quantile is the conformal one: the ceil((B + 1) quantile)-th smallest excess, or the largest where B is too
     small for that. `rules.calibrated` says what it promises.
     """
-    f0 = risks.mean(1).argmin(0)  # [xi]
-    excess = risks[f0, :, torch.arange(len(f0))].T - risks.amin(0)  # [B, xi]
+    excess = risks[f0] - risks.amin(0)  # [B, xi]
     rank = min(len(excess), math.ceil((len(excess) + 1) * quantile))
     return excess.sort(0).values[rank - 1].sqrt()
 
@@ -168,16 +186,10 @@ def calibrate(
     Cost:
         n decisions at every state (`tours.decisions`) and n_rollouts episodes per simulator.
     """
-    risks, V_hat = bellman_table(simulators, D_hat, ensemble, settings.n, seed.child("table"))
-    pooled = risks.mean(1)  # [F, xi]
-    b_bar = measured_b_bar(risks, settings.quantile)
-    best = int(pooled.sum(1).argmin())
-    evaluator = ensemble.subset([best]).evaluator(D_hat)
-    episodes = rollout(
-        simulators,
-        evaluator.policy_of(0),
-        settings.n_rollouts,
-        seed.child("rollout"),
-    )
-    bias = float(V_hat[best, :, 0].mean() - episodes.returns.mean())
-    return Calibration(tuple(b_bar.tolist()), pooled.sum(1), bias)
+    table = bellman_table(simulators, D_hat, ensemble, settings.n, seed.child("table"))
+    f0, earners = stand_in(table)
+    b_bar = measured_b_bar(table.risks, f0, settings.quantile)
+    act = ensemble.subset([f0]).evaluator(D_hat).policy_of(0)
+    episodes = rollout(simulators, act, settings.n_rollouts, seed.child("rollout"))
+    bias = float(table.V_hat[f0, :, START].mean() - episodes.returns.mean())
+    return Calibration(tuple(b_bar.tolist()), f0, tuple(earners.nonzero().flatten().tolist()), bias)

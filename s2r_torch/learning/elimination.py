@@ -32,6 +32,8 @@ class Elimination:
         rule: a name in `rules.RULES`.
         on_empty: `error`, or `best` to go on with the member of least pooled risk (theory.md C10).
         b_bar: per state, the bias that the calibrated rule allows; other rules take the budget's.
+        earners: members whose policies earned the most in calibration; the choice among survivors is among these, while
+            one survives. None chooses among all.
         value_bias: how much V_hat* exceeds the value of its own policy, measured by calibration; heuristic.
 
     Raises:
@@ -41,6 +43,7 @@ class Elimination:
     rule: str
     on_empty: str = "error"
     b_bar: tuple[float, ...] | None = None
+    earners: tuple[int, ...] | None = None
     value_bias: float = 0.0
 
     def __post_init__(self):
@@ -99,22 +102,28 @@ class Knowledge:
     V_hat: Tensor  # [F, B, xi] values of greedy actions; NaN where not estimated
     learned: Tensor  # [xi] bool: TD-Eliminate was called there
     risk: Tensor  # [F] pooled Bellman risk, summed over learned states
+    earners: Tensor  # [F] bool, among whom the choice is made while one survives
     history: tuple[Call, ...] = ()
 
     @staticmethod
     def blank(judges: Judges) -> Knowledge:
         """Nothing eliminated, nothing learned."""
         F, (B, xi) = judges.ensemble.size, judges.D_hat.shape[:2]
+        earners = judges.elimination.earners
         return Knowledge(
             alive=torch.ones(F, dtype=torch.bool),
             V_hat=torch.full((F, B, xi), torch.nan, dtype=torch.float64),
             learned=torch.zeros(xi, dtype=torch.bool),
             risk=torch.zeros(F, dtype=torch.float64),
+            earners=torch.ones(F, dtype=torch.bool)
+            if earners is None
+            else torch.zeros(F, dtype=torch.bool).scatter_(0, torch.tensor(earners), True),
         )
 
     def best(self) -> int:
-        """The survivor of least pooled risk over the learned states: the one that is deployed."""
-        return int(torch.where(self.alive, self.risk, torch.inf).argmin())
+        """The survivor that is deployed: of the earners, else of all, that of least pooled risk at learned states."""
+        earning = self.alive & self.earners
+        return int(torch.where(earning if bool(earning.any()) else self.alive, self.risk, torch.inf).argmin())
 
 
 def dfs_learn(state: int, knowledge: Knowledge, judges: Judges) -> Knowledge:

@@ -149,11 +149,11 @@ def calibrated(evidence: Evidence, settings: RuleSettings) -> Verdict:
     """`pooled` with the misspecification of a trained class measured on calibration simulators. Heuristic.
 
     b_bar^2 is a conformal quantile (`calibration.measured_b_bar`) of the excess  Risk_b(f0) - min_f Risk_b(f)  at the
-    state, f0 the member of least pooled risk. Were f0 chosen on other simulators, the excess of a fresh one, from as
-    many samples, would lie below it with probability at least the quantile, on average over calibrations. f0 is chosen
-    on the same ones, which makes that approximate; more samples for judges than for calibration err on the safe side.
-    f0's excess of pooled risk is at most the judges' average excess, so f0, and whoever is as good, stays unless a few
-    judges carry most of it.
+    state, f0 the one member that stands for f* everywhere. Were f0 chosen on other simulators, the excess of a fresh
+    one, from as many samples, would lie below it with probability at least the quantile, on average over calibrations.
+    f0 is chosen on the same ones, which makes that approximate; more samples for judges than for calibration err on the
+    safe side. f0's excess of pooled risk is at most the judges' average excess, so f0, and whoever is as good, stays
+    unless a few judges carry most of it.
 
     Not promised: anything about f*, which is not in a trained class; all judges or all states at once; that a bad
     member goes: where f0 fits simulators unevenly, one that is wrong everywhere may stay. Regret is bounded by the true

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from s2r_torch.base import START
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.episodes import Guard
 from s2r_torch.errors import SettingError
@@ -19,8 +20,6 @@ from s2r_torch.learning.sweep import sweep
 from s2r_torch.planner.budget import Budget
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
-
-START = 0
 
 
 @dataclass(frozen=True, eq=False)

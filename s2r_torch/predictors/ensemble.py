@@ -208,6 +208,32 @@ class Evaluator:
         n = data.x.shape[1]
         return self._scatter(risks / n), self._scatter(V_hat / n)
 
+    def earned(self, step: int, data: Transitions, earned_next: Tensor | None) -> Tensor:
+        """What members' greedy policies earn from a state on, by others' decisions there.
+
+            earned[f, b] = mean_i (A 1{a_i = pi^f(x_i)} r_i + earned_next[f, b, pi^f(x_i)])
+
+        Unbiased where every action is taken equally often, and readings of different states are independent.
+
+        Args:
+            step: the layer of the state that the data come from.
+            data: `[B, n]` transitions.
+            earned_next: `[F, B, A]` of the successors, or None in the last layer.
+
+        Returns:
+            `[F, B]`, in units of total reward.
+        """
+        total = torch.zeros(len(self._members), data.x.shape[0], dtype=torch.float64)
+        for (members, simulators, samples), q in self._pieces(step, data.x):
+            actions = greedy_actions(q)
+            paid = (actions == data.actions[simulators, samples]) * data.rewards[simulators, samples]
+            total[members, simulators] += q.shape[-1] * paid.sum(-1, dtype=torch.float64)
+            if earned_next is not None:
+                total[members, simulators] += (
+                    earned_next[self._members[members], simulators].gather(-1, actions).sum(-1)
+                )
+        return self._scatter(total / data.x.shape[1])
+
     def average_bellman_errors(self, step: int, data: Transitions, x_next: Tensor | None) -> tuple[Tensor, Tensor]:
         """Mean and mean square of  A 1{a_i = pi^f(x_i)} (f(x_i, a_i) - r_i - max_a f(x'_i, a)): [F, B] each.
 

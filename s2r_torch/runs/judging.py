@@ -25,8 +25,10 @@ def as_proved(estimator: DensityEstimator, budget: Budget, n: int) -> DensityEst
 def elimination(settings: RunSettings, calibrated: Calibrated) -> Elimination:
     """The rule, with what calibration measured where the rule uses it."""
     found = calibrated.calibration
-    b_bar = found.b_bar if found and settings.rule == "calibrated" else None
-    return Elimination(settings.rule, settings.on_empty, b_bar, found.value_bias if found else 0.0)
+    if not found:
+        return Elimination(settings.rule, settings.on_empty)
+    b_bar = found.b_bar if settings.rule == "calibrated" else None
+    return Elimination(settings.rule, settings.on_empty, b_bar, found.earners, found.value_bias)
 
 
 def oracle_b_bar(

@@ -70,10 +70,10 @@ def eliminated(planted: Planted, n: int, seed: int) -> tuple[Judges, Knowledge, 
     sizes = {"num_simulators": B, "n_train": n, "n_test": n}
     sizes |= dict.fromkeys(("n_merge", "n_dist", "n_rollouts", "n_probes", "n_real"), 1)
     budget = practical(2, 2, ensemble.size, num_states=GRAPH.num_states, epsilon=0.1, delta=DELTA, **sizes)
-    rule = Elimination("calibrated", b_bar=found.b_bar)
+    rule = Elimination("calibrated", b_bar=found.b_bar, earners=found.earners)
     D = planted.densities(theta)
     judges = Judges(planted.guard(theta), D, GRAPH, ensemble, budget, rule, root.child("eliminate"))
-    return judges, sweep(judges), theta, found.best
+    return judges, sweep(judges), theta, found.f0
 
 
 UNEVEN = of_gains(1.0, 0.2, -0.3, -1.0)

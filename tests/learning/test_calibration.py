@@ -1,25 +1,30 @@
 """The b_bar of the calibrated rule against a loop, and what a class that holds f* needs."""
 
 import math
+import statistics
+from dataclasses import replace
 
 import pytest
 import torch
 from support.smoke import small_settings
 
 from s2r_torch.density.grid import DensityGrid
-from s2r_torch.episodes import Ledger
+from s2r_torch.episodes import Ledger, rollout
 from s2r_torch.errors import SettingError
 from s2r_torch.families import make_family
 from s2r_torch.families.draws import Draws
 from s2r_torch.families.mixture.predictors import MixturePredictors
 from s2r_torch.learning.calibration import (
+    BellmanTable,
     CalibrationSettings,
     bellman_table,
     calibrate,
     density_b_bar,
     measured_b_bar,
     replay,
+    stand_in,
 )
+from s2r_torch.learning.elimination import Knowledge
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.problem import Problem
 from s2r_torch.rng import Seed
@@ -41,29 +46,35 @@ def calibrated():
     return ensemble, simulators, D, seed
 
 
-def test_b_bar_is_the_root_of_the_quantile_of_the_best_members_excess(calibrated):
+def test_b_bar_is_the_root_of_the_quantile_of_the_stand_ins_excess(calibrated):
     ensemble, simulators, D, seed = calibrated
     settings = CalibrationSettings(simulators=6, n=400, n_rollouts=3, quantile=0.75)
     found = calibrate(simulators, D, ensemble, settings, seed)
-    risks, _ = bellman_table(simulators, D, ensemble, 400, seed.child("table"))
-    for s in range(risks.shape[2]):
-        table = risks[:, :, s].tolist()
-        best = min(range(len(table)), key=lambda f: sum(table[f]))
-        excess = sorted(table[best][b] - min(row[b] for row in table) for b in range(6))
+    table = bellman_table(simulators, D, ensemble, 400, seed.child("table"))
+    total, earned = table.risks.mean(1).sum(1).tolist(), table.earned[:, :, 0].tolist()
+    first = max(range(len(total)), key=lambda f: sum(earned[f]))
+    earners = []
+    for f, mine in enumerate(earned):
+        behind = [a - b for a, b in zip(earned[first], mine, strict=True)]
+        if statistics.mean(behind) <= 2 * statistics.stdev(behind) / math.sqrt(6):
+            earners.append(f)
+    assert found.earners == tuple(earners) and found.f0 == min(earners, key=lambda f: total[f])
+    for s in range(table.risks.shape[2]):
+        risks = table.risks[:, :, s].tolist()
+        excess = sorted(risks[found.f0][b] - min(row[b] for row in risks) for b in range(6))
         assert found.b_bar[s] ** 2 == pytest.approx(excess[math.ceil(0.75 * 7) - 1])
-    assert found.best == int(risks.mean(1).sum(1).argmin())
 
 
 def test_a_quantile_beyond_the_simulators_is_the_largest_excess():
     risks = torch.tensor([[0.1, 0.2, 0.3], [0.3, 0.15, 0.4]])[:, :, None]  # the first is best on average
     for quantile, wanted in ((0.5, 0.0), (0.75, 0.05), (0.9, 0.05), (1.0, 0.05)):
-        assert float(measured_b_bar(risks, quantile)) ** 2 == pytest.approx(wanted)
+        assert float(measured_b_bar(risks, 0, quantile)) ** 2 == pytest.approx(wanted)
 
 
 def test_a_replayed_sweep_is_the_sweep(calibrated):
     """Survivors at every b_bar, from one table, against the rule applied state by state in a loop."""
     ensemble, simulators, D, seed = calibrated
-    risks, _ = bellman_table(simulators, D, ensemble, 300, seed)
+    risks = bellman_table(simulators, D, ensemble, 300, seed).risks
     layer = ensemble.problem.graph.layer
     F, B, xi = risks.shape
     b_bars = torch.tensor([[0.0] * xi, [1e-3] * xi, [1.0, 0.0, 0.0]]).sqrt()
@@ -91,9 +102,38 @@ def test_f_star_hardly_overrates_itself(calibrated):
 def test_values_of_successors_enter_the_risk(calibrated):
     """Risk at the start with V_hat of the leaves differs from that without."""
     ensemble, simulators, D, seed = calibrated
-    risks, V_hat = bellman_table(simulators, D, ensemble, 200, seed)
-    assert bool((V_hat[:, :, 1:] > 0).all())
-    assert float(risks[0, :, 0].mean()) < float(V_hat[0, :, 1:].mean())
+    table = bellman_table(simulators, D, ensemble, 200, seed)
+    assert bool((table.V_hat[:, :, 1:] > 0).all())
+    assert float(table.risks[0, :, 0].mean()) < float(table.V_hat[0, :, 1:].mean())
+
+
+def test_what_members_earn_is_what_their_episodes_earn(calibrated):
+    """By others' decisions, against episodes of each member: 6 x 4000 returns in [0, 1], and as many decisions."""
+    ensemble, simulators, D, seed = calibrated
+    earned = bellman_table(simulators, D, ensemble, 4000, seed).earned[:, :, 0].mean(1)
+    evaluator = ensemble.evaluator(D)
+    for f in range(ensemble.size):
+        returns = rollout(simulators, evaluator.policy_of(f), 4000, seed.child("episodes", f)).returns
+        assert float(earned[f]) == pytest.approx(float(returns.mean()), abs=4.5 * 1.5 / math.sqrt(6 * 4000))
+    assert float(earned.max() - earned.min()) > 0.1  # members differ
+
+
+def test_who_fits_best_where_no_good_policy_goes_does_not_stand_for_f_star(calibrated):
+    """Made-up tables: the first member fits better and earns less, on every simulator."""
+    ensemble = calibrated[0]
+    xi = ensemble.problem.graph.num_states
+    risks = torch.tensor([0.1, 0.3, 0.2])[:, None, None].expand(3, 6, xi)
+    earned = torch.tensor([0.5, 0.7, 0.7])[:, None, None].expand(3, 6, xi)
+    f0, earners = stand_in(BellmanTable(risks, earned, earned))
+    assert f0 == 2 and earners.tolist() == [False, True, True]
+
+
+def test_the_choice_is_among_those_that_earn_the_most_while_one_survives():
+    blank = Knowledge(torch.ones(3, dtype=torch.bool), *([torch.zeros(3)] * 2), torch.tensor([0.1, 0.3, 0.2]), None)
+    earning = replace(blank, earners=torch.tensor([False, True, True]))
+    assert earning.best() == 2
+    assert replace(earning, alive=torch.tensor([True, True, False])).best() == 1
+    assert replace(earning, alive=torch.tensor([True, False, False])).best() == 0  # none of them is left
 
 
 def test_density_b_bar_is_no_more_than_a_value_can_be(calibrated):
