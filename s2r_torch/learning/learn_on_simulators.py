@@ -40,14 +40,14 @@ def learn_on_simulators(knowledge: Knowledge, judges: Judges, V_hat_star: float)
 
     Returns:
         The member whose policy was accepted; or, when the test fails and the probes meet no unlearned state, the
-        survivor of least pooled risk, with `stopped == "no_progress"`.
+        survivor that is deployed (`Knowledge.best`), with `stopped == "no_progress"`.
 
     Raises:
         RealizabilityError: no predictor survived.
 
     Paper deviation:
         The test is one-sided (theory.md C15). N_2 trajectories are used in total, and DFS-Learn is called only at
-        states not yet learned (C3). "Any f" is the survivor of least pooled risk. A round that teaches nothing ends
+        states not yet learned (C3). "Any f" is `Knowledge.best`. A round that teaches nothing ends
         the loop, which would else go on for ever: in Theorem L its probability is part of delta (theory.md 3.2). A
         trained class overrates itself; calibration measures by how much, and V_hat* is lowered by that much
         (heuristic, 0 for an exact class).
