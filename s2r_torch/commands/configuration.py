@@ -13,6 +13,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -159,9 +161,29 @@ def part_of_path(value: object) -> str:
     return re.sub(r"[^\w.-]", "_", str(value))[:60].lstrip(".")
 
 
+@cache
+def folder_of_its_own(wanted: str) -> str:
+    """Makes the folder of that name for this process alone, or where there is one already, one with a number behind it.
+
+    Names end with the second in which a command was started: of two started in the same one, each gets its own. Hydra
+    asks again for every job of a sweep, and is told the same.
+    """
+    for number in count(1):
+        folder = Path(wanted if number == 1 else f"{wanted}-run{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError:  # Hydra makes it, too, and its error is told
+            break
+        return str(folder)
+    return wanted
+
+
 Plugins.instance().register(Names)
 Plugins.instance().register(Places)
 OmegaConf.register_new_resolver("part", part_of_path, replace=True)
+OmegaConf.register_new_resolver("own", folder_of_its_own, replace=True)
 
 
 # -- scripts ---------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,28 @@ def test_a_folder_at_home_is_there_and_none_is_called_a_tilde(run, tmp_path, mon
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     code, text = run("+experiment=grid", given, job=check)
     assert code == 0 and (tmp_path / "home" / "mine").is_dir() and not (tmp_path / "~").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "jobs", "kind"), [((), 1, "sim2real-calibrated-seed0"), (("-m", "seed=0,1"), 2, "multirun")]
+)
+def test_commands_that_start_in_one_second_get_a_folder_each(run, tmp_path, monkeypatch, given, jobs, kind):
+    class Stopped(datetime):
+        @classmethod
+        def now(cls):
+            return cls(2026, 1, 2, 3, 4, 5)
+
+    monkeypatch.setattr("hydra.core.utils.datetime", Stopped)
+    folders = []
+    for _ in range(3):
+        configuration.folder_of_its_own.cache_clear()  # as in a process of its own
+        begun = []
+        assert run(*given, "+experiment=grid", job=lambda cfg, folder, console: begun.append(folder))[0] == 0  # noqa: B023
+        assert all(folder.is_dir() for folder in begun)
+        folders += begun
+    assert len(set(folders)) == len(folders) == 3 * jobs
+    there = sorted(path.name for path in (tmp_path / "runs" / "grid").iterdir())
+    assert there == [f"20260102-030405-{kind}{end}" for end in ("", "-run2", "-run3")]
 
 
 def test_outputs_that_are_closed_are_no_failure(tmp_path):
