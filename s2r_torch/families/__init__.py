@@ -25,6 +25,7 @@ FAMILIES = Registry(
         "cliffwalking": "s2r_torch.families.cliffwalking:CliffWalking",
         "minigrid": "s2r_torch.families.minigrid:MiniGrid",
         "treasure": "s2r_torch.families.treasure:Treasure",
+        "pendulum": "s2r_torch.families.pendulum:Pendulum",
         "digits": "s2r_torch.families.digits:Digits",
     },
 )

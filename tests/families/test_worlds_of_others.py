@@ -1,5 +1,7 @@
 """Worlds of public packages as families: who they pay, against closed forms, and what `check_family` finds."""
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from support.optional import needs
@@ -9,7 +11,7 @@ from s2r_torch.families.check import check_family
 from s2r_torch.families.treasure import HORIZON, LARGEST, TREASURES
 from s2r_torch.rng import Seed
 
-STATES = {"cliffwalking": 53, "minigrid": 84}
+STATES = {"cliffwalking": 53, "minigrid": 84, "pendulum": 37}
 
 
 def family_and_theta(name, n=200):
@@ -34,6 +36,28 @@ def test_the_best_treasure_depends_on_the_price_of_time():
     w = theta[:, 2]
     worth = [(1 - w) * v / LARGEST + w * (1 - (r + c - 1) / HORIZON) for (r, c), v in TREASURES.items()]
     torch.testing.assert_close(exact.optimal(family.truth(theta))[0][:, 0], torch.stack(worth).amax(0))
+
+
+def test_a_pole_that_stands_pays_by_the_side_of_its_cart():
+    """What lists of pushes earn, against MuJoCo's own environment, pushed four steps at a time."""
+    family, theta = family_and_theta("pendulum", 3)
+    truth, w = family.truth(theta), theta[:, 2]
+    best = [exact.open_loop(family.truth(torch.tensor([[0.0, 1.0, side]])))[0] for side in (0.0, 1.0)]
+    lists = [(1,) * 7, *best, *torch.randint(3, (20, 7), generator=torch.Generator().manual_seed(0)).tolist()]
+    env, seen = gymnasium.make("InvertedPendulum-v5", reset_noise_scale=0.0), set()
+    for pushes in lists:
+        observation, fallen = env.reset(seed=1)[0], False
+        for push in pushes:
+            for _ in range(4):
+                if not fallen:
+                    observation, _, fallen, _, _ = env.step(np.array([0.3 * (push - 1)]))
+        ending = "fallen" if fallen else "right" if observation[0] > 0 else "left"
+        pays = {"fallen": 0 * w, "right": w, "left": 1 - w}[ending]
+        earned = exact.policy_values(truth, lambda step, x, pushes=pushes: torch.full(x.shape[:2], pushes[step]))[:, 0]
+        torch.testing.assert_close(earned, pays.double())
+        seen.add(ending)
+    assert seen == {"fallen", "right", "left"}
+    env.close()
 
 
 @pytest.mark.slow

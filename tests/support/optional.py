@@ -6,10 +6,11 @@ PACKAGES = {
     "treasure": "mo_gymnasium",
     "minigrid": "minigrid",
     "digits": "sklearn",
+    "pendulum": "gymnasium.envs.mujoco.mujoco_rendering",
 }
 
 
 def needs(family: str) -> None:
     """Skips a test of a family whose package is not installed."""
     if family in PACKAGES:
-        pytest.importorskip(PACKAGES[family])
+        pytest.importorskip(PACKAGES[family], exc_type=ImportError)

@@ -1,0 +1,86 @@
+r"""`pendulum`: MuJoCo's InvertedPendulum-v5 with three forces, under an uncalibrated camera (camera.py).
+
+A pole stands on a cart. Actions 0 left, 1 none, 2 right push the cart for four steps of the environment, H = 7. A pole
+that leans by more than .2 has fallen, and stays where it lies. With the pole up after the last push, a cart on the
+right of where it began pays Bernoulli(w), one on the left Bernoulli(1 - w). So a fixed list of actions earns 0.5,
+V* = E max(w, 1 - w) = 0.75, and few sequences keep the pole up at all. Needs the extra `worlds`.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from s2r_torch.errors import SettingError
+from s2r_torch.families.camera import Camera, CameraFamily
+from s2r_torch.families.replay.simulators import Moves
+
+HORIZON = 7
+FORCE = 0.3  # of a push, where the motor takes up to 3
+HELD = 4  # steps of the environment
+FALLEN = (0.0, 0.3, 0)  # where a pole that fell lies, on no place of one that stands, whenever it fell
+
+
+class Pendulum(CameraFamily):
+    """The family `pendulum`; arguments are those of `Camera`, lengths in metres and radians.
+
+    Raises:
+        SettingError: a parameter is out of range, or MuJoCo is not installed.
+    """
+
+    def __init__(
+        self,
+        noise_low: float = 0.008,
+        noise_high: float = 0.016,
+        gain_low: float = 1.0,
+        gain_high: float = 1.2,
+        smoothness: int = 2,
+        quadrature: int = 7,
+    ):
+        super().__init__(
+            name="pendulum",
+            make=lambda theta: _held(),
+            latent=lambda env, observation: FALLEN if env.fallen else (*map(float, observation[:2]), env.pushes),
+            reward=side_payoffs,
+            horizon=HORIZON,
+            corners=((-0.2, -0.2), (0.2, 0.3)),
+            camera=Camera(noise_low, noise_high, gain_low, gain_high, smoothness, quadrature),
+            apart=0.05,
+        )
+
+
+def side_payoffs(theta: Tensor, moves: Moves) -> Tensor:
+    """w for a pole that stands on the right after the last push, 1 - w for one on the left."""
+    w, (position, _, pushes) = theta[:, 2:], moves.following.unbind(-1)
+    return (pushes == HORIZON) * ((position > 0) * w + (position < 0) * (1 - w))
+
+
+def _held():
+    """The environment, a push at a time from an upright pole at rest; says whether the pole fell."""
+    try:
+        from gymnasium.envs.mujoco.inverted_pendulum_v5 import InvertedPendulumEnv
+    except ImportError as error:
+        raise SettingError(
+            expected="the package gymnasium[mujoco] for env=pendulum",
+            got=str(error),
+            cause="install the extra: pip install '.[worlds]'",
+        ) from error
+    from gymnasium.spaces import Discrete
+
+    class Held(InvertedPendulumEnv):
+        def __init__(self):
+            super().__init__(reset_noise_scale=0.0)
+            self.action_space = Discrete(3)
+
+        def reset(self, **given):
+            self.fallen, self.pushes = False, 0
+            return super().reset(**given)
+
+        def step(self, action):
+            self.pushes += 1
+            for _ in range(HELD):
+                observation, reward, self.fallen, *rest = super().step([FORCE * (action - 1)])
+                if self.fallen:
+                    break
+            return observation, reward, self.fallen, *rest
+
+    return Held()
