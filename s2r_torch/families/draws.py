@@ -11,7 +11,7 @@ from torch import Tensor
 from s2r_torch.base import UnlabelledWorld
 from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.families.contract import Family
-from s2r_torch.families.recipe import FamilyRecipe, SimulatorsRecipe
+from s2r_torch.families.recipe import EncodedRecipe, FamilyRecipe, SimulatorsRecipe, recipe_of
 from s2r_torch.rng import Seed
 from s2r_torch.workers.engines import SERIAL, Workers
 
@@ -48,8 +48,8 @@ class Draws:
         return replace(self, ledger=Ledger(), workers=SERIAL)
 
     @cached_property
-    def _recipe(self) -> FamilyRecipe | None:
-        return FamilyRecipe.of(self.family)
+    def _recipe(self) -> FamilyRecipe | EncodedRecipe | None:
+        return recipe_of(self.family)
 
     def __reduce__(self):  # a family travels as its recipe
         if self._recipe is None:
@@ -57,6 +57,6 @@ class Draws:
         return _arrived, (self._recipe, self.seed)
 
 
-def _arrived(recipe: FamilyRecipe, seed: Seed) -> Draws:
+def _arrived(recipe: FamilyRecipe | EncodedRecipe, seed: Seed) -> Draws:
     """Draws where they have travelled to."""
     return Draws(recipe.made(), seed, Ledger())

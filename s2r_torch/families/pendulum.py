@@ -1,7 +1,7 @@
 r"""`pendulum`: MuJoCo's InvertedPendulum-v5 with three forces, under an uncalibrated camera (camera.py).
 
 A pole stands on a cart. Actions 0 left, 1 none, 2 right push the cart for four steps of the environment, H = 7. A pole
-that leans by more than .2 has fallen, and stays where it lies. With the pole up after the last push, a cart on the
+that leans by more than 0.2 has fallen, and stays where it lies. With the pole up after the last push, a cart on the
 right of where it began pays Bernoulli(w), one on the left Bernoulli(1 - w). So a fixed list of actions earns 0.5,
 V* = E max(w, 1 - w) = 0.75, and few sequences keep the pole up at all. Needs the extra `worlds`.
 """
@@ -12,11 +12,13 @@ from torch import Tensor
 
 from s2r_torch.errors import SettingError
 from s2r_torch.families.camera import Camera, CameraFamily
+from s2r_torch.families.gym.family import held_actions, make_env
 from s2r_torch.families.replay.simulators import Moves
 
 HORIZON = 7
 FORCE = 0.3  # of a push, where the motor takes up to 3
 HELD = 4  # steps of the environment
+LEANS = 0.2  # more, and it falls
 FALLEN = (0.0, 0.3, 0)  # where a pole that fell lies, on no place of one that stands, whenever it fell
 
 
@@ -38,8 +40,8 @@ class Pendulum(CameraFamily):
     ):
         super().__init__(
             name="pendulum",
-            make=lambda theta: _held(),
-            latent=lambda env, observation: FALLEN if env.fallen else (*map(float, observation[:2]), env.pushes),
+            make=lambda theta: _made(),
+            latent=place,
             reward=side_payoffs,
             horizon=HORIZON,
             corners=((-0.2, -0.2), (0.2, 0.3)),
@@ -54,33 +56,19 @@ def side_payoffs(theta: Tensor, moves: Moves) -> Tensor:
     return (pushes == HORIZON) * ((position > 0) * w + (position < 0) * (1 - w))
 
 
-def _held():
-    """The environment, a push at a time from an upright pole at rest; says whether the pole fell."""
+def place(env, observation) -> tuple[float, ...]:
+    """Where the cart is, how the pole leans, and how many pushes it has had."""
+    position, angle = map(float, observation[:2])
+    return FALLEN if abs(angle) > LEANS else (position, angle, round(env.data.time / (env.dt * HELD)))
+
+
+def _made():
     try:
-        from gymnasium.envs.mujoco.inverted_pendulum_v5 import InvertedPendulumEnv
+        env = make_env("InvertedPendulum-v5", reset_noise_scale=0.0)
     except ImportError as error:
         raise SettingError(
             expected="the package gymnasium[mujoco] for env=pendulum",
             got=str(error),
             cause="install the extra: pip install '.[worlds]'",
         ) from error
-    from gymnasium.spaces import Discrete
-
-    class Held(InvertedPendulumEnv):
-        def __init__(self):
-            super().__init__(reset_noise_scale=0.0)
-            self.action_space = Discrete(3)
-
-        def reset(self, **given):
-            self.fallen, self.pushes = False, 0
-            return super().reset(**given)
-
-        def step(self, action):
-            self.pushes += 1
-            for _ in range(HELD):
-                observation, reward, self.fallen, *rest = super().step([FORCE * (action - 1)])
-                if self.fallen:
-                    break
-            return observation, reward, self.fallen, *rest
-
-    return Held()
+    return held_actions(env, [[-FORCE], [0.0], [FORCE]], HELD)

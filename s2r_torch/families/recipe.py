@@ -11,9 +11,11 @@ from functools import lru_cache
 from torch import Tensor
 
 from s2r_torch.base import Simulators
+from s2r_torch.encoders.encoding import Encoding
 from s2r_torch.errors import SettingError
 from s2r_torch.families import FAMILIES, make_family
 from s2r_torch.families.contract import Family
+from s2r_torch.families.encoded import EncodedFamily
 from s2r_torch.workers.engines import SERIAL, Workers
 
 
@@ -31,22 +33,37 @@ class FamilyRecipe:
     parameters: str
     module: str
 
-    @staticmethod
-    def of(family: Family) -> FamilyRecipe | None:
-        """How to make a family again; None where its name and parameters do not say it."""
-        made = FAMILIES.get(family.name)
-        if made is None or made.__module__ == "__main__" or (isinstance(made, type) and type(family) is not made):
-            return None
-        return FamilyRecipe(family.name, json.dumps(family.parameters(), sort_keys=True), made.__module__)
-
     def made(self) -> Family:
         """The family; one per process."""
         return _made(self)
 
 
+@dataclass(frozen=True, eq=False)
+class EncodedRecipe:
+    """A registered family seen through a frozen encoder."""
+
+    inner: FamilyRecipe
+    phi: Encoding
+
+    def made(self) -> Family:
+        """The family, seen through the encoder."""
+        return EncodedFamily(self.inner.made(), self.phi)
+
+
+def recipe_of(family: Family) -> FamilyRecipe | EncodedRecipe | None:
+    """How to make a family again; None where its name and parameters do not say it."""
+    if isinstance(family, EncodedFamily):
+        inner = recipe_of(family.inner)
+        return EncodedRecipe(inner, family.phi) if isinstance(inner, FamilyRecipe) else None
+    made = FAMILIES.get(family.name)
+    if made is None or made.__module__ == "__main__" or (isinstance(made, type) and type(family) is not made):
+        return None
+    return FamilyRecipe(family.name, json.dumps(family.parameters(), sort_keys=True), made.__module__)
+
+
 def require_travel(family: Family, workers: Workers) -> None:
     """Raises SettingError where workers elsewhere would have to make a family that has no recipe."""
-    if workers is not SERIAL and FamilyRecipe.of(family) is None:
+    if workers is not SERIAL and recipe_of(family) is None:
         raise SettingError(
             expected="a registered family, which other processes can make again from its name and parameters",
             got=family.name,
@@ -58,7 +75,7 @@ def require_travel(family: Family, workers: Workers) -> None:
 class SimulatorsRecipe:
     """Some simulators of a family (`episodes.Recipe`)."""
 
-    family: FamilyRecipe
+    family: FamilyRecipe | EncodedRecipe
     theta: Tensor  # [B, k]
     ids: tuple[int, ...]
 

@@ -7,12 +7,15 @@ import torch
 from support import tasks
 from torch import nn
 
+from s2r_torch.encoders import encoding
+from s2r_torch.encoders.views import Views
 from s2r_torch.episodes import Ledger, observe
 from s2r_torch.errors import SettingError, SimulatorError
 from s2r_torch.families import make_family
 from s2r_torch.families.draws import Draws
+from s2r_torch.families.encoded import EncodedFamily
 from s2r_torch.families.grid import Grid
-from s2r_torch.families.recipe import FamilyRecipe, require_travel
+from s2r_torch.families.recipe import recipe_of, require_travel
 from s2r_torch.rng import Seed
 from s2r_torch.runs.origin import origin_of
 from s2r_torch.runs.settings import RunSettings
@@ -152,6 +155,22 @@ def test_a_simulator_that_kills_its_process_is_named(two):
     assert list(two.map(tasks.power, 2, [3])) == [8]  # others find workers as ever
 
 
+def test_a_family_travels_with_the_encoder_that_it_is_seen_through(two):
+    """Simulators and worlds elsewhere give the features that they give here, to the bit."""
+    inner = make_family("grid")
+    phi = encoding.made("pca", {"dim": 1}, inner.spec)
+    phi.module.fit(Views(Draws(inner, SEED, Ledger()).simulators("encode", 8), SEED), SEED)
+    family = EncodedFamily(inner, phi)
+    require_travel(family, two)
+    found = []
+    for workers in (SERIAL, two):
+        simulators = Draws(family, SEED, Ledger(), workers).simulators("test", 40)
+        found.append(torch.cat(map_simulators(observe, in_parts(simulators), (0,), 3, SEED)))
+    assert found[0].shape == (40, 3, 1) and torch.equal(*found)
+    draws = unpack(pack(Draws(family, SEED, Ledger())))
+    assert draws.world("test", 0, draws.theta("test", 1)[0]).reset(3).shape == (3, 1)
+
+
 class GridByHand(Grid):
     """Nobody registered it."""
 
@@ -160,7 +179,7 @@ class GridByHand(Grid):
 
 def test_a_family_that_nobody_can_make_again_is_refused_at_once(two):
     family = GridByHand()
-    assert FamilyRecipe.of(make_family("grid")) is not None
+    assert recipe_of(make_family("grid")) is not None
     require_travel(family, SERIAL)
     with pytest.raises(SettingError, match="a registered family.*got by_hand"):
         require_travel(family, two)

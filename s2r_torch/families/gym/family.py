@@ -24,7 +24,7 @@ from s2r_torch.families.replay.simulators import Moves, RewardModel, own_reward
 from s2r_torch.families.sensors import Sensor
 from s2r_torch.text import printable
 
-__all__ = ["GymFamily", "Moves", "make_env"]
+__all__ = ["GymFamily", "Moves", "held_actions", "make_env"]
 
 Make = Callable[[Tensor], gymnasium.Env]  # theta [k] -> environment
 Latent = Callable[[Any, Any], Sequence[float]]  # (unwrapped environment, raw observation) -> numbers
@@ -57,6 +57,33 @@ def make_env(env_id: str, actions: int | None = None, **settings) -> gymnasium.E
     if actions is None:
         return env
     return gymnasium.wrappers.TransformAction(env, lambda action: action, gymnasium.spaces.Discrete(actions))
+
+
+def held_actions(env: gymnasium.Env, actions: Sequence[Sequence[float]], steps: int = 1) -> gymnasium.Env:
+    """An environment of continuous actions as one of a few, each held for several steps, or until the episode ends.
+
+    Args:
+        env: its action space is a box.
+        actions: what action 0, 1, .. stands for.
+        steps: of the environment, for one of ours; rewards add up.
+    """
+    meant = np.asarray(actions, dtype=np.float64)
+
+    class Held(gymnasium.Wrapper):
+        def __init__(self, env):
+            super().__init__(env)
+            self.action_space = gymnasium.spaces.Discrete(len(meant))
+
+        def step(self, action):
+            total = 0.0
+            for _ in range(steps):
+                observation, reward, terminated, truncated, info = self.env.step(meant[action])
+                total += float(reward)
+                if terminated or truncated:
+                    break
+            return observation, total, terminated, truncated, info
+
+    return Held(env)
 
 
 class GymFamily(ReplayFamily):
