@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from s2r_torch.base import Path
-from s2r_torch.comparators.contract import Access, Attempt, Known, Worlds, register_comparator
+from s2r_torch.comparators.contract import Access, Attempt, Drawn, Known, Worlds, register_comparator
 from s2r_torch.comparators.open_loop import best_action_list
 from s2r_torch.comparators.policies import follow
 from s2r_torch.comparators.policy_search import GridPolicy, PolicySearch
@@ -57,6 +57,11 @@ class Blind(Settings):
     label = "best without densities"
     access = Access(simulators="yes, with reward", graph="discovered there", predictors="policies of x, lists")
     learner = BlindPolicy
+
+    @property
+    def drawn(self) -> tuple[Drawn, ...]:
+        """Both candidates, on the same simulators."""
+        return (Drawn("calibrate", self.simulators, rollouts=2 * self.n),)
 
     def fit(self, known: Known) -> BlindPolicy:
         """Cost: 2 n rollouts in every one of its simulators; the search uses the training transitions."""

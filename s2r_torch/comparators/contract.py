@@ -60,6 +60,16 @@ class Access:
     memory: str = "none"  # of a policy, while it acts
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """What `fit` draws from every simulator that it asks, so that a run can be forecast."""
+
+    purpose: str  # that the episodes are counted as
+    simulators: int | None  # None: those that F was trained on
+    rollouts: int = 0  # whole episodes
+    decisions: int = 0  # samples of every state (`tours.decisions`)
+
+
 @dataclass(frozen=True, eq=False)
 class Known:
     """What our own method knew before it was deployed, and nothing more.
@@ -196,6 +206,7 @@ class Comparator(Protocol):
     label: str  # in tables and figures
     access: Access
     learner: type  # of what `fit` returns
+    # Optional: `drawn`, a tuple of `Drawn`; without it `fit` is taken to draw nothing.
 
     def fit(self, known: Known) -> Learner:
         """Learns what can be learned before the worlds are seen."""

@@ -27,6 +27,7 @@ from s2r_torch.comparators.contract import (
     UNLABELLED,
     Access,
     Attempt,
+    Drawn,
     Known,
     Worlds,
     register_comparator,
@@ -143,6 +144,11 @@ class FewRewards(Settings):
         reward="few", looks="yes", simulators="yes, with reward", graph="discovered there", predictors="F trained"
     )
     learner = Racing
+
+    @property
+    def drawn(self) -> tuple[Drawn, ...]:
+        """What says which member each training simulator prefers."""
+        return (Drawn("few_rewards", None, decisions=self.samples),)
 
     def fit(self, known: Known) -> Racing:
         """Cost: xi samples episodes in every training simulator."""

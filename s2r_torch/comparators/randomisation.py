@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from s2r_torch.comparators.contract import Access, Attempt, Known, Worlds, register_comparator
+from s2r_torch.comparators.contract import Access, Attempt, Drawn, Known, Worlds, register_comparator
 from s2r_torch.comparators.random_actions import uniform
 from s2r_torch.episodes import Rollouts, rollout
 from s2r_torch.rng import Seed
@@ -144,6 +144,11 @@ class HistoryFQI(Settings):
     label = "domain randomisation, history FQI"
     access = Access(simulators="yes, with reward", predictors="own networks", memory="episode")
     learner = Randomised
+
+    @property
+    def drawn(self) -> tuple[Drawn, ...]:
+        """Episodes of random actions."""
+        return (Drawn("randomise", self.simulators, rollouts=self.episodes),)
 
     def fit(self, known: Known) -> Randomised:
         """Cost: simulators x episodes simulator episodes."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.comparators.contract import COMPARATORS
 from s2r_torch.coverage import edges_of, passes, path_cover, typical
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.nodes import nodes_for
@@ -262,9 +263,11 @@ class _Counting:
         yield Part("certify", "certify", sizes.simulators, looked + accurate + rolled)
 
     def _comparing(self) -> Iterator[Part]:
-        blind = self.settings.comparators.get("blind")
-        if blind is not None:
-            yield Part("compare", "calibrate", blind.get("simulators", 32), self._whole(blind.get("n", 500)) * 2)
+        """What comparators say that they draw before they see a world."""
+        for name, given in self.settings.comparators.items():
+            for drawn in getattr(COMPARATORS.named(name)(**given), "drawn", ()):
+                each = self._whole(drawn.rollouts) + self._decisions(drawn.decisions)
+                yield Part("compare", drawn.purpose, drawn.simulators or self.settings.predictors.num_simulators, each)
 
     def _evaluating(self) -> Iterator[Part]:
         sizes = self.settings.evaluation

@@ -1,5 +1,6 @@
 """The contract that every comparator keeps: it says what it sees, pays for what it draws, reads no reward in secret."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import pytest
@@ -11,6 +12,7 @@ from s2r_torch.deployment.deploy import deploy
 from s2r_torch.episodes import Ledger
 from s2r_torch.families.grid import Grid
 from s2r_torch.runs.evaluation import attempt_values, optimal_values
+from s2r_torch.tours import decision_tour
 
 SMALL = {
     "blind": {"sweeps": 1, "simulators": 4, "n": 50},
@@ -52,6 +54,19 @@ def test_pays_for_every_real_episode(name):
     assert 0 <= attempt.accepted <= 1
     values = attempt_values(attempt, worlds, 20)
     assert values.shape == (3,) and bool((values <= optimal_values(worlds) + 0.5).all()) and bool((values >= 0).all())
+
+
+@every_comparator
+def test_draws_what_it_says_before_it_sees_a_world(name):
+    known = known_on("grid")
+    known = replace(known, draws=replace(known.draws, ledger=Ledger()))
+    comparator = COMPARATORS.named(name)(**SMALL.get(name, {}))
+    comparator.fit(known)
+    of_decisions, told = len(decision_tour(known.problem.graph)), Counter()
+    for drawn in getattr(comparator, "drawn", ()):
+        each = drawn.rollouts + of_decisions * -(-drawn.decisions // known.problem.graph.num_actions)
+        told[drawn.purpose] += (drawn.simulators or len(known.data.D)) * each
+    assert dict(told) == dict(known.draws.ledger.counts)
 
 
 @dataclass(frozen=True)
