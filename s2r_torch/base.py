@@ -239,6 +239,20 @@ class StateGraph:
             for state in self.states_of(step):
                 yield step, state
 
+    def values_after(self, V: Tensor, states: Sequence[int]) -> Tensor:
+        """V [..., xi] where every action of some states leads [..., S, A]; 0 after the last layer."""
+        following = self.next_state[states]
+        return V[..., following.clamp(min=0)] * (following >= 0)
+
+    def best_totals(self, reward: Tensor) -> tuple[Tensor, Tensor]:
+        """The largest total from every state on, and the first action that has it [..., xi], for reward [..., xi, A]."""
+        V = reward.new_zeros(reward.shape[:-1])
+        best = torch.zeros(reward.shape[:-1], dtype=torch.int64)
+        for step in reversed(range(self.horizon)):
+            states = self.states_of(step)
+            V[..., states], best[..., states] = (reward[..., states, :] + self.values_after(V, states)).max(-1)
+        return V, best
+
     def end(self, path: Path) -> int:
         """The state at the end of an action path of length at most H - 1."""
         state = 0

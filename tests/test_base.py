@@ -1,9 +1,13 @@
-"""Problems whose names no file, spreadsheet or terminal would change."""
+"""Problems whose names no file, spreadsheet or terminal would change; walks on the state graph."""
+
+from itertools import product
 
 import pytest
+import torch
 
 from s2r_torch.base import ProblemSpec
 from s2r_torch.errors import SettingError
+from s2r_torch.families import make_family
 
 
 def spec(*names):
@@ -31,3 +35,18 @@ def test_names_are_different_and_as_many_as_sensors():
         spec("x", "y", "x")
     with pytest.raises(SettingError, match="2 obs_names, one per coordinate; got 1"):
         ProblemSpec(2, 3, 2, 2, (0.0,) * 2, (1.0,) * 2, ("x",))
+
+
+def test_best_totals_are_those_of_the_best_sequence():
+    """Of three simulators with rewards in quarters, so that many are equal: the first best sequence in order."""
+    graph = make_family("grid").graph
+    reward = torch.randint(5, (3, 9, 2), generator=torch.Generator().manual_seed(0)).double() / 4
+    sequences = torch.tensor(list(product(range(2), repeat=graph.horizon)))
+    totals = reward[:, graph.visited(sequences), sequences].sum(-1)  # [3, sequences]
+    value, best = graph.best_totals(reward)
+    assert torch.equal(value[:, 0], totals.amax(1))
+    for b, at in enumerate(totals.argmax(1)):
+        path = ()
+        for _ in range(graph.horizon):
+            path += (int(best[b, graph.end(path)]),)
+        assert path == tuple(sequences[at].tolist())

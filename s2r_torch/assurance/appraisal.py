@@ -127,13 +127,7 @@ def _mean_rewards(simulators: Guard, graph: StateGraph, n: int, seed: Seed) -> T
 
 def best_lists(graph: StateGraph, reward: Tensor) -> tuple[Tensor, Tensor]:
     """The best list [M, H] for each of M simulators with mean rewards [M, xi, A], and its total [M]."""
-    value = torch.zeros(reward.shape[:2], dtype=reward.dtype)
-    best = torch.zeros(reward.shape[:2], dtype=torch.int64)
-    for step in reversed(range(graph.horizon)):
-        states = graph.states_of(step)
-        following = graph.next_state[states]  # [S, A]
-        total = reward[:, states] + value[:, following.clamp(min=0)] * (following >= 0)
-        value[:, states], best[:, states] = total.max(-1)
+    value, best = graph.best_totals(reward)
     here, actions = torch.zeros(len(reward), dtype=torch.int64), []
     for _ in range(graph.horizon):
         actions.append(best.gather(1, here[:, None]).squeeze(1))

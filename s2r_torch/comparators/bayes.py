@@ -30,14 +30,11 @@ def best_actions(posterior: Tensor, known: Pointwise) -> Tensor:
     _, xi, m, _ = known.reward.shape
     actions = torch.zeros(W, xi, m, dtype=torch.int64)
     V = torch.zeros(W, K, xi, dtype=torch.float64)
-    for step in reversed(range(graph.horizon)):
-        for s in graph.states_of(step):
-            following = graph.next_state[s]
-            after = V[:, :, following.clamp(min=0)] * (following >= 0)  # [W, K, A]
-            total = known.reward[:, s] + after[:, :, None]  # [W, K, m, A]
-            actions[:, s] = torch.einsum("wk,km,wkma->wma", posterior, known.weight[:, s], total).argmax(-1)
-            taken = total.gather(-1, actions[:, None, s, :, None].expand(W, K, m, 1)).squeeze(-1)
-            V[:, :, s] = (taken * known.weight[:, s]).sum(-1)
+    for _, s in graph.backward():
+        total = known.reward[:, s] + graph.values_after(V, [s])  # [W, K, m, A]
+        actions[:, s] = torch.einsum("wk,km,wkma->wma", posterior, known.weight[:, s], total).argmax(-1)
+        taken = total.gather(-1, actions[:, None, s, :, None].expand(W, K, m, 1)).squeeze(-1)
+        V[:, :, s] = (taken * known.weight[:, s]).sum(-1)
     return actions
 
 

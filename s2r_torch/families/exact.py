@@ -82,18 +82,11 @@ def open_loop(truth: GroundTruth) -> tuple[Path, float]:
 
 def best_list(graph: StateGraph, reward: Tensor) -> tuple[Path, float]:
     """The best fixed list of H actions and its value, for mean rewards [xi, A]."""
-    value, best = [0.0] * graph.num_states, [0] * graph.num_states
-    for _, state in graph.backward():
-        totals = [
-            float(r) + (value[s] if s >= 0 else 0.0)
-            for r, s in zip(reward[state], graph.next_state[state].tolist(), strict=True)
-        ]
-        value[state] = max(totals)
-        best[state] = totals.index(value[state])
+    value, best = graph.best_totals(reward.double())
     path: Path = ()
     for _ in range(graph.horizon):
-        path += (best[graph.end(path)],)
-    return path, value[0]
+        path += (int(best[graph.end(path)]),)
+    return path, float(value[0])
 
 
 def best_blind(truth: GroundTruth) -> float:
@@ -144,11 +137,5 @@ def _backward(truth: GroundTruth, value: Callable[[list[int], Tensor], Tensor]) 
     V = torch.zeros(truth.weight.shape[:2], dtype=torch.float64)
     for step in reversed(range(truth.graph.horizon)):
         states = truth.graph.states_of(step)
-        V[:, states] = (truth.weight[:, states] * value(states, _next_values(truth.graph, V, states))).sum(-1)
+        V[:, states] = (truth.weight[:, states] * value(states, truth.graph.values_after(V, states))).sum(-1)
     return V
-
-
-def _next_values(graph: StateGraph, V: Tensor, states: list[int]) -> Tensor:
-    """V [B, S, A] at the successors of some states; 0 after the last layer."""
-    following = graph.next_state[states]
-    return V[:, following.clamp(min=0)] * (following >= 0)

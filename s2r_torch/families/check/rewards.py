@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from s2r_torch.base import StateGraph
@@ -48,13 +47,7 @@ def check_rewards(probe: Probe) -> list[Finding]:
 
 def _possible_total(checked: str, graph: StateGraph, seen: Tensor) -> list[Finding]:
     """The largest total that rewards seen at single moves [B, copies, xi, A] can add up to."""
-    value = torch.zeros(len(seen), graph.num_states, dtype=torch.float64)
-    largest = seen.amax(1)
-    for step in reversed(range(graph.horizon)):
-        states = graph.states_of(step)
-        following = graph.next_state[states]
-        value[:, states] = (largest[:, states] + value[:, following.clamp(min=0)] * (following >= 0)).amax(-1)
-    total = float(value[:, 0].max())
+    total = float(graph.best_totals(seen.amax(1).double())[0][:, 0].max())
     if total <= 1 + TOLERANCE:
         return []
     return [

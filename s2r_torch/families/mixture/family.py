@@ -276,8 +276,7 @@ class Mixture:
         """r [B, xi, J, A] = Q*_h(theta, j, a) - V*_{h+1}(T(s, a))."""
         Q = self.q_table(theta[:, 0], self._last_sign(theta))[:, self.graph.layer]  # [B, xi, J, A]
         V = (self.cell_probabilities(theta) * Q.amax(-1)).sum(-1)  # [B, xi]
-        following = self.graph.next_state
-        after = V[:, following.clamp(min=0)] * (following >= 0)
+        after = self.graph.values_after(V, range(self.graph.num_states))
         return (Q - after[:, :, None]).clamp(0.0, self.payment)  # rounding only: the formula stays inside
 
     def _last_sign(self, theta: Tensor) -> Tensor | None:

@@ -52,19 +52,9 @@ def propose_box(
 
 def largest_total(graph: StateGraph, reward: Tensor) -> float:
     """The largest total over paths and simulators of rewards [B, xi, A]."""
-    return float(_best(graph, reward)[:, 0].max())
+    return float(graph.best_totals(reward.double())[0][:, 0].max())
 
 
 def most_payments(graph: StateGraph, reward: Tensor) -> int:
     """How many steps of one episode can pay, at most."""
-    return int(_best(graph, (reward > 0).double())[:, 0].max())
-
-
-def _best(graph: StateGraph, reward: Tensor) -> Tensor:
-    """The largest total [B, xi] from every state on."""
-    value = torch.zeros(reward.shape[:2], dtype=torch.float64)
-    for step in reversed(range(graph.horizon)):
-        states = graph.states_of(step)
-        following = graph.next_state[states]
-        value[:, states] = (reward[:, states] + value[:, following.clamp(min=0)] * (following >= 0)).amax(-1)
-    return value
+    return int(graph.best_totals((reward > 0).double())[0][:, 0].max())

@@ -143,13 +143,12 @@ class Values:
         """Of one layer, n samples a state, given V_hat [F, R, xi] of the layer below, and walked [R, xi]."""
         graph = teacher.problem.graph
         states = graph.states_of(layer)
-        following = graph.next_state[states]
         return Values(
             teacher if bool(payments.varies[states].any()) else None,
             layer,
             payments.varies[states].repeat_interleave(n, 0),
             payments.constant[states].repeat_interleave(n, 0),
-            V_hat[:, :, following.clamp(min=0)] * (following >= 0),
+            graph.values_after(V_hat, states),
             torch.arange(len(states)).repeat_interleave(n),
             walked[:, states],
         )
