@@ -245,7 +245,7 @@ class StateGraph:
         return V[..., following.clamp(min=0)] * (following >= 0)
 
     def best_totals(self, reward: Tensor) -> tuple[Tensor, Tensor]:
-        """The largest total from every state on, and the first action that has it [..., xi], for reward [..., xi, A]."""
+        """The largest total from every state on [..., xi], and its first action [..., xi], for reward [..., xi, A]."""
         V = reward.new_zeros(reward.shape[:-1])
         best = torch.zeros(reward.shape[:-1], dtype=torch.int64)
         for step in reversed(range(self.horizon)):
