@@ -15,7 +15,7 @@ import heapq
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,7 +40,7 @@ class Timed:
     moved: int = 0  # bytes
     packing: float = 0.0  # CPU seconds that measuring bytes took
 
-    def map(self, task: Task, shared: Any, payloads: Sequence[Any], hear: Tell = unheard) -> Iterator[Any]:
+    def map(self, task: Task, shared: Any, payloads: Sequence[Any], hear: Tell = unheard) -> Generator[Any, None, None]:
         times: list[float] = []
         self.maps.append(times)
         self._move((task, shared))

@@ -1,9 +1,14 @@
-"""Algorithm 2, DFS-Distribution: the states, the graph that connects them, and their densities on every simulator."""
+"""Algorithm 2, DFS-Distribution: the states, the graph that connects them, and their densities on every simulator.
+
+Paths are looked at layer by layer, so that workers share a layer. It finds what a depth-first search finds: only paths
+of one length are compared, and each layer's come in the order in which a depth-first search meets them.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -18,7 +23,9 @@ from s2r_torch.errors import AmbiguousMergeError, ExplorationError
 from s2r_torch.learning.estimator import density_at, estimate_densities
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.rng import Seed
+from s2r_torch.workers.simulators import each_simulators
 
+PATHS = 4  # that are looked at together
 BAND_LEVEL, BAND_DRAWS = 0.95, 200
 LARGEST_SHIFT = 1.0  # of one state, means differ by far less than the spread of a reading
 LARGEST_Z = 6.0  # of one state, a larger pooled difference has probability below 1e-5 (`density.difference`)
@@ -94,30 +101,32 @@ def explore(
         merge: when two paths end in the same state.
         n_dist: observations per state and simulator for D_hat.
         seed: named stream; every path has its own.
-        on_visit: called after every visited path.
+        on_visit: called after every visited path, layer by layer; states have numbers in the order of finding.
 
     Returns:
         The graph with states in depth-first order, densities, and the visits.
 
     Raises:
         AmbiguousMergeError: a distance neither clearly small nor clearly large, or a small one that is no accident.
-        ExplorationError: more states in a layer, or more paths, than Assumption 5 and S allow; or a grid so coarse that
-            densities look alike where readings do not.
+        ExplorationError: more states in a layer than S; or a grid so coarse that densities look alike where readings
+            do not.
         ObservationError: observations off the grid or not finite.
 
     Paper deviation:
-        Recursion stops at the horizon (theory.md C2); only paths of equal length are compared, with the nearest one,
-        by the median over simulators instead of all of them, on samples of their own; calls are capped (C12). The
-        noise takes the place of zeta where nobody declares it.
+        It stops at the horizon (theory.md C2); only paths of equal length are compared, with the nearest one, by the
+        median over simulators instead of all of them, on samples of their own (C12); S states a layer cap the paths.
+        The noise takes the place of zeta where nobody declares it.
 
     Cost:
         At most 1 + (H - 1) S A paths: n_merge episodes each on the deciders, n_dist per state on all simulators.
     """
     search = _Search(simulators, estimator, merge, seed, on_visit)
-    search.visit(())
-    graph = StateGraph(torch.tensor(search.next_state), torch.tensor(search.layer), tuple(search.paths))
+    paths: list[Path] = [()]
+    for _ in range(simulators.spec.horizon):
+        paths = search.look_at(paths)
+    graph, visits = search.found()
     D_hat = estimate_densities(simulators, graph, estimator, n_dist, seed)
-    return Exploration(graph, D_hat, tuple(search.visits), merge.n_merge, n_dist)
+    return Exploration(graph, D_hat, visits, merge.n_merge, n_dist)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,70 +142,100 @@ class _Readings:
         return _Readings(x.mean(-2), x.std(-2))
 
 
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """What the deciders show at a path's end."""
+
+    path: Path
+    x: Tensor  # [deciders, n_merge, d]
+    D: Tensor  # [deciders, G]
+    parts: Tensor  # [deciders, m, G], from parts of x
+
+
+def _seen(simulators: Guard, paths: list[Path], estimator: DensityEstimator, n: int, seed: Seed) -> list[_Seen]:
+    """What these simulators show at the ends of some paths."""
+    part_estimator = replace(estimator, off_grid_limit=1.0, allow_constant=True)  # the whole is checked
+    found = []
+    for path in paths:
+        x = observe(simulators, path, n, seed.child("merge", path))
+        found.append(_Seen(path, x, density_at(estimator, simulators, path, x), part_estimator(in_parts(x))))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """A state of the layer that is looked at."""
+
+    number: int  # in the order of finding
+    seen: _Seen  # at the first path that leads to it
+    noise: float
+
+
 @dataclass(eq=False)
 class _Search:
-    """The running depth-first search."""
+    """The running search."""
 
     simulators: Guard
     estimator: DensityEstimator
     merge: MergeSettings
     seed: Seed
     on_visit: Callable[[Visit], None]
-    paths: list[Path] = field(default_factory=list)
-    layer: list[int] = field(default_factory=list)
-    next_state: list[list[int]] = field(default_factory=list)
-    pilots: list[Tensor] = field(default_factory=list)  # per state [deciders, G]
-    parts: list[Tensor] = field(default_factory=list)  # per state [deciders, m, G], from parts of the pilot's sample
-    readings: list[_Readings] = field(default_factory=list)  # per state
-    noise: list[float] = field(default_factory=list)  # per state
-    visits: list[Visit] = field(default_factory=list)
+    layer: list[_State] = field(default_factory=list)  # that is looked at
+    paths: list[Path] = field(default_factory=list)  # to every state of all layers, the first one
+    visits: dict[Path, Visit] = field(default_factory=dict)
 
     def __post_init__(self):
-        spec = self.simulators.spec
         self.deciders = self.simulators.select(range(min(self.merge.deciders, len(self.simulators))))
-        self.part_estimator = replace(self.estimator, off_grid_limit=1.0, allow_constant=True)  # the whole is checked
-        self.max_calls = 1 + (spec.horizon - 1) * spec.max_states_per_layer * spec.num_actions
 
-    def visit(self, path: Path) -> int:
-        """The state at the end of a path, found or new, with its successors."""
-        if len(self.visits) >= self.max_calls:
-            raise ExplorationError(
-                expected=f"at most 1 + (H - 1) S A = {self.max_calls} paths",
-                got=f"one more, {path}",
-                cause="paths to the same state do not merge: raise n_merge, or S is too small",
-            )
-        x = observe(self.deciders, path, self.merge.n_merge, self.seed.child("merge", path))
-        D = density_at(self.estimator, self.deciders, path, x)
-        parts = self.part_estimator(in_parts(x))
-        height = float(D.amax(-1).median())
-        nearest, distance = self._nearest(len(path), D)
-        z = math.inf if nearest is None else pooled_difference(parts, self.parts[nearest])
-        if nearest is not None and self._same(path, nearest, distance, height, z):
-            self._require_alike(path, nearest, _Readings.of(x))
+    def look_at(self, paths: list[Path]) -> list[Path]:
+        """Finds the states at the ends of a layer's paths; returns the paths to the next layer."""
+        self.layer = []
+        some = [(self.deciders, paths[i : i + PATHS]) for i in range(0, len(paths), PATHS)]
+        with closing(each_simulators(_seen, some, self.estimator, self.merge.n_merge, self.seed)) as parts:
+            for part in parts:
+                for seen in part:
+                    self.visits[seen.path] = self._visited(seen)
+                    self.on_visit(self.visits[seen.path])
+        return [(*state.seen.path, a) for state in self.layer for a in range(self.simulators.spec.num_actions)]
+
+    def found(self) -> tuple[StateGraph, tuple[Visit, ...]]:
+        """The graph, its states numbered depth first, and the visits in depth-first order: that of paths as words."""
+        order = sorted(range(len(self.paths)), key=self.paths.__getitem__)
+        number = {state: i for i, state in enumerate(order)}
+        visits = {path: replace(visit, state=number[visit.state]) for path, visit in sorted(self.visits.items())}
+        paths = [self.paths[state] for state in order]
+        actions = range(self.simulators.spec.num_actions)
+        following = [[visits[(*p, a)].state if (*p, a) in visits else -1 for a in actions] for p in paths]
+        graph = StateGraph(torch.tensor(following), torch.tensor([len(p) for p in paths]), tuple(paths))
+        return graph, tuple(visits.values())
+
+    def _visited(self, seen: _Seen) -> Visit:
+        """Which state a path ends in: one of the layer, or a new one."""
+        height = float(seen.D.amax(-1).median())
+        nearest, distance = self._nearest(seen)
+        z = math.inf if nearest is None else pooled_difference(seen.parts, nearest.seen.parts)
+        if nearest is not None and self._same(seen.path, nearest, distance, height, z):
+            self._require_alike(seen, nearest)
             state, merged = nearest, True
         else:
-            state, merged = self._new_state(path, D, parts, x), False
-        noise = self.noise[state if nearest is None else nearest]
+            state, merged = self._new_state(seen), False
+        noise = (nearest or state).noise
         threshold = self.merge.threshold(noise, height)
-        self.visits.append(Visit(path, state, merged, distance, threshold, noise, height, z))
-        self.on_visit(self.visits[-1])
-        if not merged and len(path) < self.simulators.spec.horizon - 1:
-            for a in range(self.simulators.spec.num_actions):
-                self.next_state[state][a] = self.visit((*path, a))
-        return state
+        return Visit(seen.path, state.number, merged, distance, threshold, noise, height, z)
 
-    def _nearest(self, layer: int, D: Tensor) -> tuple[int | None, float]:
-        """The earlier state of that layer nearest to D [deciders, G], and its median distance."""
-        candidates = [s for s, other in enumerate(self.layer) if other == layer]
-        distances = [float(sup_distance(D, self.pilots[s]).median()) for s in candidates]
-        return min(zip(distances, candidates, strict=True), default=(math.inf, None))[::-1]
+    def _nearest(self, seen: _Seen) -> tuple[_State | None, float]:
+        """The earlier state of the layer that looks most alike, and its median distance."""
+        distances = [float(sup_distance(seen.D, state.seen.D).median()) for state in self.layer]
+        if not distances:
+            return None, math.inf
+        return self.layer[distances.index(min(distances))], min(distances)
 
-    def _same(self, path: Path, nearest: int, distance: float, height: float, z: float) -> bool:
+    def _same(self, path: Path, nearest: _State, distance: float, height: float, z: float) -> bool:
         """Whether that distance means the same state; raises AmbiguousMergeError where it does not tell."""
-        noise, margin = self.noise[nearest], self.merge.margin
+        noise, margin = nearest.noise, self.merge.margin
         threshold = self.merge.threshold(noise, height)
         same, different = (1 - margin) * threshold, (1 + margin) * threshold
-        names = f"paths {path} and {self.paths[nearest]}"
+        names = f"paths {path} and {nearest.seen.path}"
         if same < distance < different:
             expected = f"{names} at a distance below {same:.3g} (same state) or above {different:.3g} (different ones)"
         elif distance <= same and different > height:
@@ -213,9 +252,9 @@ class _Search:
             "declared zeta can say whether they are one",
         )
 
-    def _require_alike(self, path: Path, state: int, readings: _Readings) -> None:
+    def _require_alike(self, seen: _Seen, state: _State) -> None:
         """Raises ExplorationError where readings differ and densities do not: the grid does not see it."""
-        other, grid = self.readings[state], self.estimator.grid
+        readings, other, grid = _Readings.of(seen.x), _Readings.of(state.seen.x), self.estimator.grid
         gap = (readings.mean - other.mean).abs()
         shift = (2 * gap / (readings.spread + other.spread)).median(0).values  # [d]
         if float(shift.max()) <= LARGEST_SHIFT:
@@ -226,26 +265,21 @@ class _Search:
         raise ExplorationError(
             expected=f"a grid that tells states apart: {wanted} nodes on axis {j} ({name})",
             got=f"{grid.shape[j]} nodes, {grid.spacing[j]:.3g} apart, and a bandwidth of "
-            f"{self.estimator.bandwidth[j]:.3g}: paths {path} and {self.paths[state]} look alike, though their "
+            f"{self.estimator.bandwidth[j]:.3g}: paths {seen.path} and {state.seen.path} look alike, though their "
             f"readings lie {apart:.3g} apart and each is spread over {spread:.3g}",
             cause="an observation box much wider than what the sensor reads, or too few nodes",
         )
 
-    def _new_state(self, path: Path, D: Tensor, parts: Tensor, x: Tensor) -> int:
-        spec, layer = self.simulators.spec, len(path)
-        if self.layer.count(layer) >= spec.max_states_per_layer:
+    def _new_state(self, seen: _Seen) -> _State:
+        spec, path = self.simulators.spec, seen.path
+        if len(self.layer) >= spec.max_states_per_layer:
             raise ExplorationError(
-                expected=f"at most S = {spec.max_states_per_layer} states in layer {layer}",
+                expected=f"at most S = {spec.max_states_per_layer} states in layer {len(path)}",
                 got=f"one more, at the end of path {path}",
-                cause="max_states_per_layer is too small, or n_merge is",
+                cause="max_states_per_layer is too small, or n_merge is: paths to the same state do not merge",
             )
-        self.paths.append(path)
-        self.layer.append(layer)
-        self.next_state.append([-1] * spec.num_actions)
-        self.pilots.append(D)
-        self.parts.append(parts)
-        self.readings.append(_Readings.of(x))
         generator = self.seed.child("band", path).generator()
-        band = sup_band(self.estimator, x[: self.merge.band_deciders], BAND_DRAWS, generator=generator)
-        self.noise.append(float(band.two_sample_radius(BAND_LEVEL).median()))
-        return len(self.paths) - 1
+        band = sup_band(self.estimator, seen.x[: self.merge.band_deciders], BAND_DRAWS, generator=generator)
+        self.layer.append(_State(len(self.paths), seen, float(band.two_sample_radius(BAND_LEVEL).median())))
+        self.paths.append(path)
+        return self.layer[-1]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ class Cluster:
             ray.init(log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
         self._do = ray.remote(max_retries=LOSSES - 1)(do)
 
-    def map(self, task: Task, shared: Any, payloads: Sequence[Any], hear: Tell = unheard) -> Iterator[Any]:
+    def map(self, task: Task, shared: Any, payloads: Sequence[Any], hear: Tell = unheard) -> Generator[Any, None, None]:
         """See `Workers`; what all parts share is put once into the memory of every machine that needs it."""
         common, threads = self._ray.put(pack((task, shared))), torch.get_num_threads()
         doing = self._do.options(num_cpus=min(threads, self._largest_node()))

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, overload
 
@@ -27,8 +27,8 @@ class Workers(Protocol):
 
     cpu_seconds: float  # that tasks took in other processes, so far
 
-    def map(self, task: Task, shared: Any, payloads: Sequence[Any], hear: Tell = unheard) -> Iterator[Any]:
-        """The results of a task for every payload, in their order, each exactly once.
+    def map(self, task: Task, shared: Any, payloads: Sequence[Any], hear: Tell = unheard) -> Generator[Any, None, None]:
+        """The results of a task for every payload, in their order, each exactly once; closed, the rest is let go.
 
         Args:
             task: a function of a module, found by its name wherever it is done.
@@ -50,7 +50,7 @@ class Serial:
 
     cpu_seconds = 0.0
 
-    def map(self, task: Task, shared: Any, payloads: Sequence[Any], hear: Tell = unheard) -> Iterator[Any]:
+    def map(self, task: Task, shared: Any, payloads: Sequence[Any], hear: Tell = unheard) -> Generator[Any, None, None]:
         """See `Workers`; nothing travels, and nothing is copied."""
         return (task(shared, payload, hear) for payload in payloads)
 

@@ -31,7 +31,7 @@ class Processes:
     def __init__(self, count: int):
         self.count, self.cpu_seconds = count, 0.0
 
-    def map(self, task: Task, shared: Any, payloads: Sequence[Any], hear: Tell = unheard) -> Iterator[Any]:
+    def map(self, task: Task, shared: Any, payloads: Sequence[Any], hear: Tell = unheard) -> Generator[Any, None, None]:
         """See `Workers`. What a process that died had not finished is done again; alone, when it happens again."""
         common, done, losses = pack((task, shared)), 0, 0
         while done < len(payloads):

@@ -8,7 +8,8 @@ own id: so the bits are the same wherever a part is done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from typing import Any
 
 from torch import Tensor
@@ -42,18 +43,22 @@ def map_simulators(task: Callable[..., Any], payloads: Sequence[tuple], *shared:
     Raises:
         SimulatorError: a simulator failed, or kills its process; its name is in the message. Nothing is left out.
     """
-    results, (first, *_) = [], payloads[0]
-    done = first.workers.map(_on_part, (task, shared), payloads)
-    try:
-        for result, ledger in done:
-            first.ledger.include(ledger)
-            results.append(result)
-    except WorkerError as error:
-        failed = payloads[error.part][0]
-        raise SimulatorError(
-            expected=error.expected, got=f"{error.got}, in one of {failed.named}", cause=error.cause
-        ) from error
-    return results
+    return list(each_simulators(task, payloads, *shared))
+
+
+def each_simulators(task: Callable[..., Any], payloads: Sequence[tuple], *shared: Any) -> Generator[Any, None, None]:
+    """What `map_simulators` lists, one result after another; whoever wants no more of them closes it."""
+    first = payloads[0][0]
+    with closing(first.workers.map(_on_part, (task, shared), payloads)) as done:
+        try:
+            for result, ledger in done:
+                first.ledger.include(ledger)
+                yield result
+        except WorkerError as error:
+            failed = payloads[error.part][0]
+            raise SimulatorError(
+                expected=error.expected, got=f"{error.got}, in one of {failed.named}", cause=error.cause
+            ) from error
 
 
 def _on_part(common: tuple, payload: tuple, tell: Tell) -> tuple[Any, Ledger]:

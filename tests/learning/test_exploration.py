@@ -142,7 +142,7 @@ class Widened(Tabular):
 
 def test_too_many_states_in_a_layer():
     world = same_twice()
-    with pytest.raises(ExplorationError, match="at most S = 1 states in layer 2"):
+    with pytest.raises(ExplorationError, match="at most S = 1 states in layer 1"):
         explored(world, MergeSettings(n_merge=150, zeta=None, relative=0.02, margin=0.0))
 
 
@@ -150,7 +150,7 @@ def test_an_ambiguous_distance_is_an_error_that_names_both_paths():
     """At a threshold just above the noise, two samples of one state are neither the same nor different."""
     world = same_twice()
     distance = explored(world).visits[-1].distance
-    with pytest.raises(AmbiguousMergeError, match=r"paths \(0, 1\) and \(0, 0\).*raise n_merge"):
+    with pytest.raises(AmbiguousMergeError, match=r"paths \(1,\) and \(0,\).*raise n_merge"):
         explored(world, replace(MERGE, zeta=2.1 * distance))
     with pytest.raises(AmbiguousMergeError):
         explored(world, replace(MERGE, zeta=1.9 * distance))
@@ -391,8 +391,11 @@ def test_observations_beyond_memory_are_drawn_in_parts(monkeypatch):
     assert torch.equal(estimate_densities(guard, world.graph, estimate, 40, seed)[:, 0], at_once)
 
 
-def test_on_visit_sees_every_path_in_order():
+def test_on_visit_sees_every_path_layer_by_layer():
     world, seen = random_world(2, 3, 2), []
     guard = Guard(world.simulators(THETA), Ledger(), "explore")
     exploration = explore(guard, estimator_of(world), MERGE, 10, Seed.root(0), on_visit=seen.append)
-    assert tuple(seen) == exploration.visits
+    assert [visit.path for visit in seen] == sorted((v.path for v in exploration.visits), key=lambda p: (len(p), p))
+    first = [visit.path for visit in seen if not visit.merged]
+    for visit in exploration.visits:
+        assert exploration.graph.paths[visit.state] == first[next(v.state for v in seen if v.path == visit.path)]

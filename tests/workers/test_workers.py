@@ -16,11 +16,14 @@ from s2r_torch.families.draws import Draws
 from s2r_torch.families.encoded import EncodedFamily
 from s2r_torch.families.grid import Grid
 from s2r_torch.families.recipe import recipe_of, require_travel
+from s2r_torch.learning.estimator import DensitySettings, make_estimator
+from s2r_torch.learning.exploration import explore
+from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.rng import Seed
 from s2r_torch.runs.origin import origin_of
 from s2r_torch.runs.settings import RunSettings
 from s2r_torch.workers.choice import workers_of
-from s2r_torch.workers.engines import SERIAL, Made
+from s2r_torch.workers.engines import SERIAL, Made, Serial, unheard
 from s2r_torch.workers.parcels import pack, unpack
 from s2r_torch.workers.processes import Processes
 from s2r_torch.workers.simulators import AT_ONCE, in_parts, map_simulators
@@ -169,6 +172,30 @@ def test_a_family_travels_with_the_encoder_that_it_is_seen_through(two):
     assert found[0].shape == (40, 3, 1) and torch.equal(*found)
     draws = unpack(pack(Draws(family, SEED, Ledger())))
     assert draws.world("test", 0, draws.theta("test", 1)[0]).reset(3).shape == (3, 1)
+
+
+class Counting(Serial):
+    """This process, and how many payloads each map has."""
+
+    def __init__(self):
+        self.payloads = []
+
+    def map(self, task, shared, payloads, hear=unheard):
+        self.payloads.append(len(payloads))
+        return super().map(task, shared, payloads, hear)
+
+
+def test_a_layer_of_paths_is_shared_and_the_graph_is_the_same(two):
+    found, counting = {}, Counting()
+    for name, workers in (("here", counting), ("there", two)):
+        draws, visited = Draws(make_family("grid"), SEED, Ledger(), workers), []
+        simulators = draws.simulators("explore", 20)
+        estimator = make_estimator(DensitySettings(), simulators, 60, SEED)
+        found[name] = explore(simulators, estimator, MergeSettings(), 60, SEED, visited.append), draws.ledger, visited
+    (here, counted, seen), (there, also_counted, also_seen) = found.values()
+    assert torch.equal(here.D_hat, there.D_hat) and here.graph.paths == there.graph.paths
+    assert here.visits == there.visits and seen == also_seen and vars(counted) == vars(also_counted)
+    assert counting.payloads == [1, 1, 1, 2, 1, 2]  # of 1, 2, 4, 6 and 4 paths, and of 20 simulators
 
 
 class GridByHand(Grid):
