@@ -10,7 +10,7 @@ samples, the fewest episodes are the greatest sum of needs over an antichain.
 ((0,), (1,))
 >>> assigned(graph, path_cover(graph)).tolist()
 [0, 0, 1]
->>> episode_plan(graph, torch.tensor([50, 30, 5]))
+>>> fewest_walks(graph, torch.tensor([50, 30, 5]))
 (((0,), 45), ((1,), 5))
 
 Such a cover passes every state, not every edge: two paths may meet in a state, and only one of them is walked.
@@ -38,6 +38,7 @@ from s2r_torch.base import Path, StateGraph
 from s2r_torch.errors import SettingError
 
 Edge = tuple[int, int]  # a state and an action that leads to a next state
+Walks = tuple[tuple[Path, int], ...]  # sequences of actions, and how many episodes of each
 
 MOST_EPISODES = 2**31 - 1  # scipy's flows are 32-bit
 
@@ -54,10 +55,10 @@ def path_cover(graph: StateGraph) -> tuple[Path, ...]:
     Cost:
         No episodes. O(xi^2 A) time for the closure, O(xi^2) memory.
     """
-    return tuple(path for path, _ in episode_plan(graph, torch.ones(graph.num_states, dtype=torch.int64)))
+    return tuple(path for path, _ in fewest_walks(graph, torch.ones(graph.num_states, dtype=torch.int64)))
 
 
-def episode_plan(graph: StateGraph, needs: Tensor) -> tuple[tuple[Path, int], ...]:
+def fewest_walks(graph: StateGraph, needs: Tensor) -> Walks:
     """The fewest episodes that visit every state at least as often as it needs.
 
     theory.md 3.1, last line: a minimum flow. As many samples as possible are linked to a later state's (a maximum flow
@@ -81,10 +82,10 @@ def episode_plan(graph: StateGraph, needs: Tensor) -> tuple[tuple[Path, int], ..
             got=f"shape {list(needs.shape)}, least {int(needs.min())}, total {int(needs.sum())}",
             cause="needs of another graph",
         )
-    plan: Counter[Path] = Counter()
+    walks: Counter[Path] = Counter()
     for chain, episodes in _chains(needs.tolist(), _links(_closure(graph), needs.numpy())):
-        plan[_path_through(graph, chain)] += episodes
-    return tuple(sorted(plan.items()))
+        walks[_path_through(graph, chain)] += episodes
+    return tuple(sorted(walks.items()))
 
 
 def assigned(graph: StateGraph, cover: tuple[Path, ...]) -> Tensor:

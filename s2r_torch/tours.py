@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import Path, StateGraph
-from s2r_torch.coverage import edge_cover, edges_of, episode_plan
+from s2r_torch.coverage import edge_cover, edges_of, fewest_walks
 from s2r_torch.episodes import Guard, Transitions
 from s2r_torch.rng import Seed
 
@@ -89,7 +89,7 @@ def reading_tour(graph: StateGraph, wanted: list[int]) -> list[tuple[Path, int, 
         wanted: `[xi]` readings of every state.
     """
     missing, tour = list(wanted), []
-    for path, n in episode_plan(graph, torch.tensor(wanted)):
+    for path, n in fewest_walks(graph, torch.tensor(wanted)):
         takers = []
         for step, s in enumerate(graph.visited(torch.tensor(path, dtype=torch.int64)).tolist()):
             count = min(n, missing[s])

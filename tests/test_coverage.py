@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from s2r_torch.base import StateGraph
-from s2r_torch.coverage import assigned, edge_cover, edges_of, episode_plan, path_cover, walked_edges
+from s2r_torch.coverage import assigned, edge_cover, edges_of, fewest_walks, path_cover, walked_edges
 from s2r_torch.errors import SettingError
 
 
@@ -88,20 +88,20 @@ def test_smallest_cover(seed):
 def test_unequal_needs_are_met_with_the_fewest_episodes(seed):
     graph, rng = random_graph(seed), random.Random(seed + 1000)
     needs = [rng.choice((0, 1, 2, 3, 50, 1000)) for _ in graph.paths]
-    plan = episode_plan(graph, torch.tensor(needs))
+    walks = fewest_walks(graph, torch.tensor(needs))
     visits = torch.zeros(graph.num_states, dtype=torch.int64)
-    for path, episodes in plan:
+    for path, episodes in walks:
         assert episodes > 0 and len(path) == graph.horizon - 1
         visits[graph.visited(torch.tensor(path, dtype=torch.int64))] += episodes
     assert all(v >= n for v, n in zip(visits.tolist(), needs, strict=True))
-    assert sum(episodes for _, episodes in plan) == heaviest_antichain(graph, needs)
+    assert sum(episodes for _, episodes in walks) == heaviest_antichain(graph, needs)
 
 
 def test_needs_of_another_graph_are_refused():
     graph = random_graph(3)
     for needs in (torch.ones(1), -torch.ones(graph.num_states), torch.full((graph.num_states,), 2**31)):
         with pytest.raises(SettingError, match="numbers of samples"):
-            episode_plan(graph, needs.long())
+            fewest_walks(graph, needs.long())
 
 
 def test_large_graphs_are_quick():
@@ -135,7 +135,7 @@ def test_a_cover_of_another_graph_is_refused():
         assigned(graph, ((0,) * graph.horizon,))
 
 
-def fewest_walks(graph, edges):
+def fewest_along(graph, edges):
     """Brute force over sets of action sequences: the fewest that walk these edges."""
     sequences = list(itertools.product(range(graph.num_actions), repeat=graph.horizon - 1))
     useful = {frozenset(walked_edges(graph, [path]) & edges) for path in sequences}
@@ -156,7 +156,7 @@ def test_edges_are_walked_by_the_fewest_sequences(seed):
     paths = edge_cover(graph, edges)
     assert all(len(path) == graph.horizon - 1 for path in paths) and len(set(paths)) == len(paths)
     assert edges <= walked_edges(graph, paths)
-    assert len(paths) == fewest_walks(graph, edges)
+    assert len(paths) == fewest_along(graph, edges)
     assert walked_edges(graph, edge_cover(graph, every)) == set(every)
 
 

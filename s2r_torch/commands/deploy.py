@@ -15,7 +15,7 @@ from s2r_torch.commands.configuration import plain_config, script
 from s2r_torch.deployment.export import export_policy
 from s2r_torch.deployment.recording.files import write_template
 from s2r_torch.files.whole import fixed_path
-from s2r_torch.reports.deployment import plan, promises, report
+from s2r_torch.reports.deployment import promises, report, to_collect
 from s2r_torch.reports.endings import say
 from s2r_torch.runs.deploy_settings import deploy_settings
 from s2r_torch.runs.deploying import deploy_at, site_of
@@ -27,9 +27,9 @@ def run(cfg: DictConfig, folder: Path, console: Console) -> None:
     settings = deploy_settings(plain_config(cfg))
     export = settings.export and fixed_path(settings.export)
     with site_of(settings) as site:
-        console.print(plan(site), soft_wrap=True)
+        console.print(to_collect(site), soft_wrap=True)
         if settings.template:
-            write_template(settings.template, site.plan, site.policy.spec)
+            write_template(settings.template, site.missing, site.policy.spec)
             say(console, f"template with empty readings written to {printable(settings.template)}")
         if settings.collect_only:
             return

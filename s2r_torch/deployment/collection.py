@@ -15,10 +15,8 @@ from torch import Tensor
 
 from s2r_torch.base import Path as Actions
 from s2r_torch.base import StateGraph, UnlabelledWorld
-from s2r_torch.coverage import assigned, episode_plan, passages, passes
+from s2r_torch.coverage import Walks, assigned, fewest_walks, passages, passes
 from s2r_torch.deployment.recording.episodes import Recording
-
-Plan = tuple[tuple[Actions, int], ...]  # action sequences, and how many episodes of each
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +57,7 @@ class Collection:
         return Collection(readings[:xi], readings[xi:])
 
 
-def missing_episodes(recording: Recording, graph: StateGraph, cover: tuple[Actions, ...], n: int) -> Plan:
+def missing_episodes(recording: Recording, graph: StateGraph, cover: tuple[Actions, ...], n: int) -> Walks:
     """Episodes after which every state has the readings that n along every sequence of the cover show.
 
     Where all episodes so far follow the cover, what is missing of n along each of its sequences; otherwise the fewest
@@ -72,7 +70,7 @@ def missing_episodes(recording: Recording, graph: StateGraph, cover: tuple[Actio
     if bool(along.any(0)[recording.length == graph.horizon].all()):
         left = ((path, n - int(whole.sum())) for path, whole in zip(cover, along, strict=True))
         return tuple((path, count) for path, count in left if count > 0)
-    return episode_plan(graph, (wanted - counts).clamp(min=0))
+    return fewest_walks(graph, (wanted - counts).clamp(min=0))
 
 
 class Collector:
@@ -114,9 +112,9 @@ class Collector:
         """
         return self.walk(missing_episodes(self.recording, self.graph, self.cover, n))
 
-    def walk(self, plan: Plan) -> Recording:
-        """Runs the episodes of a plan; returns all episodes. Raises as `until` does."""
-        for actions, episodes in plan:
+    def walk(self, walks: Walks) -> Recording:
+        """Runs these episodes; returns all episodes. Raises as `until` does."""
+        for actions, episodes in walks:
             for size in self._batches(episodes):
                 self._run(actions, size)
         return self.recording

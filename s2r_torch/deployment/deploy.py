@@ -130,7 +130,7 @@ def deploy(
     graph = meta_policy.problem.graph
     guarded = GuardedWorld(world, Ledger() if ledger is None else ledger, time_limit=time_limit)
     collector = Collector(guarded, graph, meta_policy.cover, recording, keep, off_grid_watch(meta_policy))
-    edges = EdgeChecker(check, lambda plan: _seen(meta_policy, collector.walk(plan)))
+    edges = EdgeChecker(check, lambda walks: _seen(meta_policy, collector.walk(walks)))
     return _condition(meta_policy, collector.until, False, stopping, refuse, edges)
 
 
@@ -183,7 +183,7 @@ def require_readings(meta_policy: MetaPolicy, recording: Recording, n: int) -> N
     counts = recording.counts(graph)
     short = (counts < n).nonzero().flatten().tolist()
     if short:
-        plan, n_real = missing_episodes(recording, graph, meta_policy.cover, n), meta_policy.n_real
+        walks, n_real = missing_episodes(recording, graph, meta_policy.cover, n), meta_policy.n_real
         noise = (
             f" (the policy was made for {n_real}; with {n}, densities are {math.sqrt(n_real / n):.1f} times as noisy)"
         )
@@ -192,7 +192,7 @@ def require_readings(meta_policy: MetaPolicy, recording: Recording, n: int) -> N
             got=_listed([f"{int(counts[s])} {after(graph.paths[s])}" for s in short]),
             cause=_late_actions(recording, meta_policy.cover)
             + "episodes still to be run: "
-            + _listed([f"{count} of {spelt(actions)}" for actions, count in plan]),
+            + _listed([f"{count} of {spelt(actions)}" for actions, count in walks]),
         )
 
 

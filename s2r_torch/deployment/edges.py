@@ -21,8 +21,8 @@ from scipy.special import fdtrc
 from torch import Tensor
 
 from s2r_torch.base import StateGraph, after, spelt
-from s2r_torch.coverage import Edge, edge_cover, edges_of, walked_edges
-from s2r_torch.deployment.collection import Collection, Plan
+from s2r_torch.coverage import Edge, Walks, edge_cover, edges_of, walked_edges
+from s2r_torch.deployment.collection import Collection
 from s2r_torch.deployment.likeness import CONSISTENT, DOUBT, DOUBTFUL, REFUSE, REFUSED, UNTESTED
 from s2r_torch.deployment.policy import MetaPolicy, Policy
 from s2r_torch.deployment.recording.episodes import Recording
@@ -61,14 +61,14 @@ class EdgeChecker:
     Args:
         check: `cover` leaves them alone; `edges` walks those that the cover leaves out; `auto` does so where that takes
             no more episodes than the cover did.
-        walk: runs the episodes of a plan, and returns all episodes; None where no further ones can be run.
+        walk: runs episodes, and returns all episodes; None where no further ones can be run.
 
     Raises:
         SettingError: another word.
     """
 
     check: str
-    walk: Callable[[Plan], Recording] | None = None
+    walk: Callable[[Walks], Recording] | None = None
 
     def __post_init__(self):
         if self.check not in CHECKS:
@@ -87,20 +87,21 @@ class EdgeChecker:
         if n < LEAST_READINGS:
             few = f"{n} readings are too few to compare edges: {LEAST_READINGS} are needed"
             return replace(NO_CHECK, reason=few), recording
-        plan = missing_walks(meta_policy, edges, recording, n)
-        cost = sum(count for _, count in plan)
+        walks = missing_walks(meta_policy, edges, recording, n)
+        cost = sum(count for _, count in walks)
         if self.walk and (self.check == "edges" or cost <= n * len(meta_policy.cover)):
-            recording = self.walk(plan)
+            recording = self.walk(walks)
             return replace(check_edges(meta_policy, edges, seen, recording), episodes=cost), recording
         found = check_edges(meta_policy, edges, seen, recording)
-        return replace(found, reason="; ".join([found.reason] * bool(found.edges) + self._left(plan))), recording
+        return replace(found, reason="; ".join([found.reason] * bool(found.edges) + self._left(walks))), recording
 
-    def _left(self, plan: Plan) -> list[str]:
+    def _left(self, walks: Walks) -> list[str]:
         """What was not walked, in words; nothing where all was."""
-        if not plan:
+        if not walks:
             return []
-        cost, told = sum(count for _, count in plan), ", ".join(f"{n} of {spelt(path)}" for path, n in plan[:MOST_TOLD])
-        rest = ", ..." if len(plan) > MOST_TOLD else ""
+        cost = sum(count for _, count in walks)
+        told = ", ".join(f"{n} of {spelt(path)}" for path, n in walks[:MOST_TOLD])
+        rest = ", ..." if len(walks) > MOST_TOLD else ""
         more = "; check=edges runs them" if self.walk else ""
         return [f"NOT all that the policy takes here: {cost} further episodes would walk the rest, {told}{rest}{more}"]
 
@@ -120,7 +121,7 @@ def taken_edges(policy: Policy, observations: Sequence[Tensor]) -> tuple[Edge, .
     return tuple(sorted(found))
 
 
-def missing_walks(meta_policy: MetaPolicy, edges: Iterable[Edge], recording: Recording, n: int) -> Plan:
+def missing_walks(meta_policy: MetaPolicy, edges: Iterable[Edge], recording: Recording, n: int) -> Walks:
     """The fewest action sequences along all these edges that the cover leaves out and n episodes have not walked yet.
 
     Each with the episodes that are missing: the check costs at most n a sequence.

@@ -24,9 +24,9 @@ EDGES_ON_TOP = (
 )
 
 
-def plan(site: Site) -> RenderableType:
+def to_collect(site: Site) -> RenderableType:
     """What is still to be collected: action sequences, and how often each."""
-    spec, total = site.policy.spec, sum(count for _, count in site.plan)
+    spec, total = site.policy.spec, sum(count for _, count in site.missing)
     lines: list[RenderableType] = [Text(printable(note, MOST)) for note in (site.logbook.notes if site.logbook else [])]
     if len(site.seen):
         readings = span(site.seen.counts(site.policy.problem.graph))
@@ -37,7 +37,7 @@ def plan(site: Site) -> RenderableType:
     view = Table()
     view.add_column("episodes", justify="right")
     view.add_column("actions")
-    for actions, count in site.plan:
+    for actions, count in site.missing:
         view.add_row(str(count), Text(spelt(actions)))
     told = Text(f"to collect: {total} episodes, {names} at each of {spec.horizon} steps; no reward")
     more = most_walks(site.policy, site.settings.check)

@@ -45,18 +45,18 @@ class Measured:
 def measure(
     settings: RunSettings,
     family: Family,
-    plan: Mapping[str, Curve],
+    curves: Mapping[str, Curve],
     worlds: int,
     folder: Path | None,
     progress: Progress,
     found: Measured,
 ) -> None:
-    """Runs every curve of the plan with one seed; cells that `folder` holds already are read instead.
+    """Runs every curve with one seed; cells that `folder` holds already are read instead.
 
     Args:
         settings: of the run whose policy is ours.
         family: where.
-        plan: comparator -> its curve.
+        curves: comparator -> its curve.
         worlds: W, how many held-out worlds there are.
         folder: where finished cells are kept; None keeps nothing.
         progress: where progress goes.
@@ -65,7 +65,7 @@ def measure(
     Raises:
         FolderError: the folder is of another configuration or version.
     """
-    comparators = {name: COMPARATORS.named(name)(**curve.settings) for name, curve in plan.items()}
+    comparators = {name: COMPARATORS.named(name)(**curve.settings) for name, curve in curves.items()}
     for name, comparator in comparators.items():
         if not isinstance(getattr(comparator, "access", None), Access):
             raise SettingError(
@@ -73,11 +73,11 @@ def measure(
                 got="nothing",
                 cause="a plugin of an earlier version; no row of the table is fair without it",
             )
-    run = Stages(settings, family, folder, progress, tuple(plan))
+    run = Stages(settings, family, folder, progress, tuple(curves))
     run.see(run.do(stages.encode))
     run.do(stages.check)
     explored, trained, _, learned, _ = learn_until_good(run)
-    for name, curve in plan.items():
+    for name, curve in curves.items():
         told = json.dumps(dict(curve.settings), sort_keys=True)
         fitted = run.do(_fitting(comparators[name]), explored, trained, learned, name=f"fit-{name}", of=told)
         found.seconds[name] += run.finished[f"fit-{name}"].cpu_seconds

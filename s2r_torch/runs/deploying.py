@@ -13,8 +13,9 @@ from torch import Tensor
 
 from s2r_torch.base import Path as Actions
 from s2r_torch.base import UnlabelledWorld, spelt
+from s2r_torch.coverage import Walks
 from s2r_torch.defaults import plain_torch
-from s2r_torch.deployment.collection import Plan, missing_episodes
+from s2r_torch.deployment.collection import missing_episodes
 from s2r_torch.deployment.deploy import Deployment, deploy, deploy_recorded
 from s2r_torch.deployment.live import bounded, closing
 from s2r_torch.deployment.logbook import Logbook, looked_before, open_logbook, read_log
@@ -39,7 +40,7 @@ class Site:
         settings: what was asked for.
         file: what is deployed, and what was promised of it.
         seen: episodes that are there already.
-        plan: those still to be collected.
+        missing: those still to be collected.
         logbook: where those of a live world go.
         looked_before: whether the number of those seen may depend on what they showed.
     """
@@ -47,7 +48,7 @@ class Site:
     settings: DeploySettings
     file: PolicyFile
     seen: Recording
-    plan: Plan
+    missing: Walks
     logbook: Logbook | None
     looked_before: bool
 
@@ -92,8 +93,8 @@ def site_of(settings: DeploySettings) -> Iterator[Site]:
     if settings.template:
         require_empty_form(settings.template, policy.spec)
     with _seen_before(settings, policy) as (seen, logbook, before):
-        plan = missing_episodes(seen, policy.problem.graph, policy.cover, policy.n_real)
-        yield Site(settings, file, seen, plan, logbook, before)
+        missing = missing_episodes(seen, policy.problem.graph, policy.cover, policy.n_real)
+        yield Site(settings, file, seen, missing, logbook, before)
 
 
 @contextmanager

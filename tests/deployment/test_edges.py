@@ -74,12 +74,12 @@ def test_only_edges_left_out_are_walked_and_never_twice():
     policy, every = judged_policy(), edges_of(FAMILY.graph)
     collector, _ = looked_at(Bent())
     left_out = set(every) - walked_edges(FAMILY.graph, policy.cover)
-    plan = missing_walks(policy, every, collector.recording, 30)
-    assert left_out and left_out <= walked_edges(FAMILY.graph, [path for path, _ in plan])
-    collector.walk(tuple((path, 10) for path, _ in plan))  # interrupted
-    assert missing_walks(policy, every, collector.recording, 30) == tuple((path, 20) for path, _ in plan)
+    walks = missing_walks(policy, every, collector.recording, 30)
+    assert left_out and left_out <= walked_edges(FAMILY.graph, [path for path, _ in walks])
+    collector.walk(tuple((path, 10) for path, _ in walks))  # interrupted
+    assert missing_walks(policy, every, collector.recording, 30) == tuple((path, 20) for path, _ in walks)
     recording = collector.walk(missing_walks(policy, every, collector.recording, 30))
-    assert len(recording) == 100 * len(policy.cover) + 30 * len(plan)
+    assert len(recording) == 100 * len(policy.cover) + 30 * len(walks)
     assert missing_walks(policy, every, recording, 30) == ()
     assert missing_walks(policy, walked_edges(FAMILY.graph, policy.cover), recording, 30) == ()
 

@@ -111,10 +111,10 @@ def test_missing_episodes():
 
 def test_missing_episodes_of_a_log_that_went_its_own_ways_are_the_fewest():
     recording, n = record(random_paths(20, 3)), 12
-    plan = missing_episodes(recording, GRAPH, COVER, n)
-    more = record([path for path, count in plan for _ in range(count)], seed=1)
+    missing = missing_episodes(recording, GRAPH, COVER, n)
+    more = record([path for path, count in missing for _ in range(count)], seed=1)
     assert bool((Recording.joined([recording, more]).counts(GRAPH) >= n).all())
-    assert sum(count for _, count in plan) < sum(
+    assert sum(count for _, count in missing) < sum(
         count for _, count in missing_episodes(Recording.empty(WORLD.spec), GRAPH, COVER, n)
     )
 

@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from s2r_torch.base import Path as Actions
 from s2r_torch.base import ProblemSpec
+from s2r_torch.coverage import Walks
 from s2r_torch.deployment.recording.causes import off_range
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.deployment.recording.tables import Table, read_table, write_table
@@ -94,14 +94,14 @@ def columns_of(recording: Recording, spec: ProblemSpec, first: int = 0) -> dict[
     return columns | {name: x[:, j] for j, name in enumerate(spec.obs_names)}
 
 
-def write_template(path: Path | str, plan: Sequence[tuple[Actions, int]], spec: ProblemSpec) -> None:
-    """Writes the episodes of a plan, (actions, how many) each, with empty readings to be filled in.
+def write_template(path: Path | str, walks: Walks, spec: ProblemSpec) -> None:
+    """Writes these episodes, (actions, how many) each, with empty readings to be filled in.
 
     Raises:
         RecordingError: the file is there and not an empty form (`require_empty_form`).
     """
     require_empty_form(path, spec)
-    rows = [actions for actions, count in plan for _ in range(count)]
+    rows = [actions for actions, count in walks for _ in range(count)]
     N, H = len(rows), spec.horizon
     action = np.full((N, H), np.nan)
     action[:, : H - 1] = np.asarray(rows, dtype=np.float64).reshape(N, H - 1)
