@@ -11,6 +11,7 @@ For deployment, all that is needed:
 A whole run, without a configuration file:
 
     family = s2r_torch.make_family("grid", width=3)
+    s2r_torch.check_family(family).require()                                    # is it what it says? a run asks, too
     results = s2r_torch.execute(s2r_torch.RunSettings(name="mine"), family, Path("runs/mine"))
     summary = s2r_torch.write_reports(results, Path("runs/mine"))
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from s2r_torch.deployment.policy_file import load_policy, save_policy
     from s2r_torch.deployment.recording.files import read_recording
     from s2r_torch.families import make_family, register_family
+    from s2r_torch.families.check import check_family
     from s2r_torch.predictors.nets.net import Net
     from s2r_torch.predictors.registry import register as register_net
     from s2r_torch.registry import import_plugins
@@ -46,6 +48,7 @@ _HOMES = {
     "read_recording": "deployment.recording.files",
     "make_family": "families",
     "register_family": "families",
+    "check_family": "families.check",
     "Net": "predictors.nets.net",
     "register_net": "predictors.registry:register",
     "register_comparator": "comparators.contract",
@@ -59,6 +62,7 @@ __all__ = [
     "Net",
     "RunSettings",
     "Summary",
+    "check_family",
     "deploy",
     "deploy_recorded",
     "execute",

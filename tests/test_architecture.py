@@ -141,6 +141,21 @@ def test_heavy_libraries_have_one_home(library):
     assert users <= HOMES[library]
 
 
+def test_the_front_door_leads_to_all_that_a_user_needs_and_to_no_heavy_library():
+    code = """
+import sys
+import s2r_torch
+wanted = "execute make_family check_family register_family register_net deploy load_policy write_reports"
+assert set(wanted.split()) <= set(s2r_torch.__all__) <= set(dir(s2r_torch))
+for name in s2r_torch.__all__:
+    assert callable(getattr(s2r_torch, name)), name
+heavy = {"hydra", "omegaconf", "lightning", "gymnasium", "ray"} & set(sys.modules)
+assert not heavy, f"imported {heavy}"
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
 def test_import_is_light_and_has_no_side_effect():
     code = """
 import sys, random, numpy, torch
