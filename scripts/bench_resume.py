@@ -4,7 +4,8 @@ An uninterrupted run is the reference. Then runs of the same command are killed,
 at moments drawn uniformly over its time, and started again in the same folder until they end; then in a fresh folder,
 until enough were killed. Exit code 1 if a finished stage was ever written twice, an exit code was another than the
 signal's, or an end differs from the reference in anything but seconds. A signal is too late where the run was at its
-end already.
+end already, and too early where Python had not taken it over yet, so that it ended the process by itself. Told is, too,
+after which stages the kills came.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 from rich.console import Console
@@ -63,23 +65,30 @@ def main(options: argparse.Namespace) -> int:
             raise RuntimeError(process.stdout.read())
         whole = time.perf_counter() - start
         console.print(f"uninterrupted: {whole:.0f} s")
-        names = ("kills", "in a stage", "too late", "wrong exit codes", "stages done twice", "runs", "other ends")
-        found = dict.fromkeys(names, 0)
+        names = ("kills", "too early", "too late", "wrong exit codes", "stages done twice", "runs", "other ends")
+        found, after = dict.fromkeys(names, 0), Counter[str]()
         while found["kills"] < options.kills:
             folder = Path(place) / f"run{found['runs']}"
-            whole = killed_until_done(command, folder, whole, options.kills, moments, found) or whole
+            whole = killed_until_done(command, folder, whole, options.kills, moments, found, after) or whole
             found["runs"] += 1
             found["other ends"] += ending(folder) != ending(reference)
             console.print(", ".join(f"{count} {name}" for name, count in found.items()))
     table = Table(*found)
     table.add_row(*map(str, found.values()))
     console.print(table)
+    console.print("killed after: " + ", ".join(f"{stage} {count}" for stage, count in after.most_common()))
     failed = found["wrong exit codes"] + found["stages done twice"] + found["other ends"]
     return int(failed > 0)
 
 
 def killed_until_done(
-    command: list[str], folder: Path, whole: float, most: int, moments: random.Random, found: dict[str, int]
+    command: list[str],
+    folder: Path,
+    whole: float,
+    most: int,
+    moments: random.Random,
+    found: dict[str, int],
+    after: Counter[str],
 ) -> float | None:
     """Kills one run again and again, until it ends before it is killed or enough were.
 
@@ -105,8 +114,9 @@ def killed_until_done(
             found["too late"] += sent
             return None if sent or found["kills"] > before else time.perf_counter() - start
         found["kills"] += 1
-        found["in a stage"] += bool(now)
-        found["wrong exit codes"] += code not in (SIGNALS[number], -number)  # before Python takes the signal
+        after[max(now, key=now.__getitem__, default="nothing")] += 1
+        found["too early"] += code == -number != SIGNALS[number]
+        found["wrong exit codes"] += code not in (SIGNALS[number], -number)
 
 
 def started(command: list[str], folder: Path) -> subprocess.Popen:
