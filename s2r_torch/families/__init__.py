@@ -24,6 +24,7 @@ FAMILIES = Registry(
         "frozenlake": "s2r_torch.families.frozenlake:FrozenLake",
         "cliffwalking": "s2r_torch.families.cliffwalking:CliffWalking",
         "minigrid": "s2r_torch.families.minigrid:MiniGrid",
+        "minigrid_images": "s2r_torch.families.minigrid_images:MiniGridImages",
         "treasure": "s2r_torch.families.treasure:Treasure",
         "pendulum": "s2r_torch.families.pendulum:Pendulum",
         "digits": "s2r_torch.families.digits:Digits",

@@ -38,7 +38,7 @@ class MiniGrid(CameraFamily):
     ):
         super().__init__(
             name="minigrid",
-            make=lambda theta: _made(),
+            make=lambda theta: empty_room(6),
             latent=tip,
             reward=corner_payoffs,
             horizon=6,
@@ -65,12 +65,13 @@ def corner_payoffs(theta: Tensor, moves: Moves) -> Tensor:
     return enters(1, FAR) * w + enters(FAR, 1) * (1 - w)
 
 
-def _made():
+def empty_room(size: int):
+    """MiniGrid's room of so many cells along a wall, to turn and go forward in."""
     try:
-        return make_env("minigrid:MiniGrid-Empty-6x6-v0", actions=3)
+        return make_env(f"minigrid:MiniGrid-Empty-{size}x{size}-v0", actions=3)
     except ImportError as error:
         raise SettingError(
-            expected="the package minigrid for env=minigrid",
+            expected="the package minigrid",
             got=str(error),
             cause="install the extra: pip install '.[worlds]'",
         ) from error

@@ -5,6 +5,7 @@ import pytest
 PACKAGES = {
     "treasure": "mo_gymnasium",
     "minigrid": "minigrid",
+    "minigrid_images": "minigrid",
     "digits": "sklearn",
     "pendulum": "gymnasium.envs.mujoco.mujoco_rendering",
 }
