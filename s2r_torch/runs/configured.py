@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 
 from s2r_torch.base import PredictorGroup, StateGraph
+from s2r_torch.comparators.contract import COMPARATORS
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.nodes import nodes_for
+from s2r_torch.encoders import ENCODERS
 from s2r_torch.encoders.encoding import IDENTITY, MOST_FEATURES
 from s2r_torch.errors import SettingError
 from s2r_torch.families import FAMILIES, family_named
 from s2r_torch.families.contract import Family
-from s2r_torch.predictors.registry import net_class, variants
+from s2r_torch.predictors.registry import NETS, net_class, variants
 from s2r_torch.predictors.training.settings import check_trainer
 from s2r_torch.problem import Problem
-from s2r_torch.registry import import_namesake, import_plugins
+from s2r_torch.registry import Registry, import_namesake, import_plugins
 from s2r_torch.runs.settings import RunSettings
 from s2r_torch.schema import arguments, build, value_of
 
@@ -41,7 +43,8 @@ def settings_from(config: Mapping[str, Any]) -> RunSettings:
 
     Args:
         config: plain values: fields of `RunSettings`, with `net` for `nets`; `plugins`, modules that register families
-            and networks; `env`, which `family_from` reads.
+            and networks; `env`, which `family_from` reads. NAME.py is imported for a network, an encoder or a
+            comparator NAME that nothing has registered yet.
 
     Raises:
         SettingError: an unknown name or key, a value of the wrong type or out of range, or a device that is not here.
@@ -51,6 +54,9 @@ def settings_from(config: Mapping[str, Any]) -> RunSettings:
     nets = value_of(Mapping[str, Any], config.get("net"), "net")
     if not nets:
         raise SettingError(expected="net: at least one network", got="none", cause="net=[] was given")
+    _import_namesakes(NETS, nets)
+    _import_namesakes(ENCODERS, [value_of(Mapping[str, Any], given.get("encoder", {}), "encoder").get("name")])
+    _import_namesakes(COMPARATORS, value_of(Mapping[str, Any], given.get("comparators", {}), "comparators"))
     settings = build(RunSettings, {**given, "nets": nets})
     check_trainer(settings.trainer)
     return settings
@@ -132,6 +138,12 @@ def check_together(settings: RunSettings, family: Family) -> None:
                     got=f"{type(error).__name__}: {error}",
                     cause="a size that makes no network, or a fault in a network of yours",
                 ) from error
+
+
+def _import_namesakes(registry: Registry, names: Iterable[object]) -> None:
+    for name in names:
+        if isinstance(name, str):
+            import_namesake(registry, name)
 
 
 def _import_plugins(config: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ from s2r_torch.deployment.edges import NO_CHECK
 from s2r_torch.deployment.export import export_policy
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.deployment.policy_file import load_policy, read, save_policy
+from s2r_torch.encoders import ENCODERS
 from s2r_torch.episodes import Transitions
 from s2r_torch.errors import SettingError
 from s2r_torch.predictors import registry
@@ -31,6 +32,7 @@ from s2r_torch.predictors.training.fit import TrainingSettings, fit
 from s2r_torch.registry import import_plugins
 from s2r_torch.reports.deployment import report
 from s2r_torch.rng import Seed
+from s2r_torch.runs.configured import settings_from
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,12 +52,12 @@ def own_registry(monkeypatch):
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
-    (tmp_path / "my_networks.py").write_text(documented_plugin())
+    (tmp_path / "peaks.py").write_text(documented_plugin())
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "my_networks", raising=False)
-    import_plugins(["my_networks"])
+    monkeypatch.delitem(sys.modules, "peaks", raising=False)
+    import_plugins(["peaks"])
     yield "peaks"
-    sys.modules.pop("my_networks", None)
+    sys.modules.pop("peaks", None)
 
 
 def trained(name, where, **settings):
@@ -94,6 +96,22 @@ def test_five_lines_make_a_certified_network(plugin, tmp_path):
     registry.NETS._known.pop("peaks")
     with pytest.raises(SettingError, match="plugin not imported"):
         load_policy(tmp_path / "p.safetensors")
+
+
+def test_a_name_finds_its_module_in_the_working_folder(tmp_path, monkeypatch):
+    """`net=peaks` and `encoder=eyes`, as the documents have them, without plugins."""
+    page = (ROOT / "docs" / "encoders.md").read_text()
+    (eyes,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if '("eyes")' in block]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(ENCODERS, "_known", dict(ENCODERS._known))
+    for name, text in (("peaks", documented_plugin()), ("eyes", eyes)):
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    settings = settings_from({"net": {"peaks": {}}, "encoder": {"name": "eyes", "gain": 2.0}})
+    assert list(settings.nets) == ["peaks"] and "peaks" in registry.NETS and "eyes" in ENCODERS
+    for name in ("peaks", "eyes"):
+        sys.modules.pop(name)
 
 
 def test_wrong_plugins_are_named():

@@ -97,7 +97,7 @@ def test_every_setting_is_explained():
 
 
 GROUPS = {"rule": RULES, "method": METHODS, "net": NETS, "env": FAMILIES, "encoder": ENCODERS}
-IMAGES = ("digits", "strip")  # families whose readings need an encoder
+IMAGES = ("digits", "minigrid_images", "strip")  # families whose readings need an encoder
 
 
 @pytest.mark.parametrize(("group", "name"), [(group, name) for group in GROUPS for name in sorted(GROUPS[group])])
