@@ -23,10 +23,10 @@ from s2r_torch.families.contract import Family
 from s2r_torch.progress import Silent
 from s2r_torch.reports.comparators_figure import comparators_figure
 from s2r_torch.reports.comparators_table import comparators_table, lines_of, where_we_lose, write_lines
-from s2r_torch.reports.comparison import comparison_table, row_of, write_comparison
+from s2r_torch.reports.comparison import ComparedRun, comparison_table, write_comparison
 from s2r_torch.reports.style import save_figure
 from s2r_torch.reports.summary import Summary
-from s2r_torch.runs.configured import configured
+from s2r_torch.runs.configuring import configured
 from s2r_torch.runs.curves import Measured, measure
 from s2r_torch.runs.folder import cleared, write_json
 from s2r_torch.runs.run import execute
@@ -80,9 +80,9 @@ def compare(comparison: ComparisonSettings, title: str, given: list[str], folder
         with reporter.progress:
             for entry, seed, (settings, family) in cells:
                 reporter.label, place = f"{entry}, seed {seed}", folder / f"{entry}-seed{seed}"
-                rows.append(row_of(entry, seed, run(settings, family, place, reporter)))
+                rows.append(ComparedRun.of(entry, seed, run(settings, family, place, reporter)))
                 console.print(
-                    f"{reporter.label}: regret {rows[-1]['regret']:.4f} ({rows[-1]['cpu_seconds']:.0f} CPU s)",
+                    f"{reporter.label}: regret {rows[-1].regret:.4f} ({rows[-1].cpu_seconds:.0f} CPU s)",
                     highlight=False,
                 )
                 reporter.progress.advance(reporter.runs)

@@ -77,7 +77,7 @@ def comparison_page(title: str, rows: Sequence[Mapping[str, object]], picture: b
 
     Args:
         title: what is compared.
-        rows: one per finished run, with the same columns (`comparison.row_of`).
+        rows: one per finished run, with the same columns (`comparison.ComparedRun`).
         picture: a PNG of all of them.
     """
     columns = list(rows[0]) if rows else []

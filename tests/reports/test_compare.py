@@ -15,7 +15,7 @@ from s2r_torch.errors import FolderError
 from s2r_torch.files.locks import locked
 from s2r_torch.files.records import Codec
 from s2r_torch.predictors.registry import NETS
-from s2r_torch.reports.comparison import by_entry, comparison_table, row_of, verdict, write_comparison
+from s2r_torch.reports.comparison import ComparedRun, by_entry, comparison_table, verdict, write_comparison
 from s2r_torch.runs.folder import RunFolder, held
 
 
@@ -91,8 +91,10 @@ def test_a_folder_in_use_is_never_cleared_and_a_users_own_files_never(script, tm
 
 
 def test_rows_tables_and_figures(tmp_path):
-    rows = [row_of(entry, s, summary_by_hand(r)) for entry, r in (("mlp", 0.2), ("lookup", 0.0)) for s in (0, 1)]
-    rows.append(row_of("mine", 0, summary_by_hand(certified=False)))
+    rows = [
+        ComparedRun.of(entry, s, summary_by_hand(r)) for entry, r in (("mlp", 0.2), ("lookup", 0.0)) for s in (0, 1)
+    ]
+    rows.append(ComparedRun.of("mine", 0, summary_by_hand(certified=False)))
     assert list(by_entry(rows)) == ["lookup", "mine", "mlp"]
     console = Console(file=StringIO(), width=160)
     console.print(comparison_table(rows, "nets on grid", 0.05))
