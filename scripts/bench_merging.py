@@ -32,7 +32,7 @@ from s2r_torch.learning.estimator import PILOTS, make_estimator
 from s2r_torch.learning.exploration import Exploration, explore
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.rng import Seed
-from s2r_torch.runs.configured import configured
+from s2r_torch.runs.configuring import configured
 from s2r_torch.runs.settings import RunSettings
 
 FAMILIES = {

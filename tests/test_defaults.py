@@ -13,7 +13,7 @@ from s2r_torch.defaults import plain_torch
 from s2r_torch.errors import SettingError
 from s2r_torch.families import FAMILIES, make_family
 from s2r_torch.registry import import_plugins
-from s2r_torch.runs.configured import configured
+from s2r_torch.runs.configuring import configured
 from s2r_torch.runs.run import execute
 
 ROOT = Path(__file__).resolve().parents[1]

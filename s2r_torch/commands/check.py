@@ -18,7 +18,7 @@ from s2r_torch.reports.console import LiveReporter
 from s2r_torch.reports.endings import Ended, say
 from s2r_torch.reports.family_check import check_table
 from s2r_torch.runs.checking import check_encoded
-from s2r_torch.runs.configured import configured
+from s2r_torch.runs.configuring import configured
 
 
 def check(cfg: DictConfig, folder: Path, console: Console) -> None:

@@ -84,7 +84,7 @@ def about() -> str:
 def forecast(cfg: DictConfig, folder: Path, console: Console) -> None:
     """What a run would ask of its simulators; imports what a run imports."""
     from s2r_torch.reports.forecast_table import forecast_json, forecast_table
-    from s2r_torch.runs.configured import configured
+    from s2r_torch.runs.configuring import configured
     from s2r_torch.runs.forecast import ForecastSettings
     from s2r_torch.runs.forecast import forecast as forecast_of
 

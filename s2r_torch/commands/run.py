@@ -20,7 +20,7 @@ from s2r_torch.errors import FolderError
 from s2r_torch.files.whole import write_text
 from s2r_torch.reports.console import LiveReporter, table
 from s2r_torch.reports.summary import unfinished
-from s2r_torch.runs.configured import configured
+from s2r_torch.runs.configuring import configured
 from s2r_torch.runs.folder import finished_stages, write_json
 from s2r_torch.runs.run import execute
 from s2r_torch.text import from_here

@@ -25,7 +25,7 @@ from s2r_torch.families.contract import Family, KnowsGraph
 from s2r_torch.learning.estimator import PILOTS
 from s2r_torch.planner.budget import Budget
 from s2r_torch.problem import Problem
-from s2r_torch.runs.configured import known_class
+from s2r_torch.runs.configuring import known_class
 from s2r_torch.runs.evaluation import MOST_WORLDS
 from s2r_torch.runs.settings import RunSettings
 from s2r_torch.schema import Range, Settings, Size

@@ -29,7 +29,7 @@ from s2r_torch.progress import Progress, Recorded, Row, Silent
 from s2r_torch.rng import Seed
 from s2r_torch.runs import stages
 from s2r_torch.runs.certifying import require_exact_values
-from s2r_torch.runs.configured import known_class
+from s2r_torch.runs.configuring import known_class
 from s2r_torch.runs.context import Context
 from s2r_torch.runs.folder import Finished, RunFolder, held
 from s2r_torch.runs.origin import chained, origin_of

@@ -1,6 +1,6 @@
 """The settings of a run: small frozen records with the only defaults there are, checked when built.
 
-Hydra only fills them (configured.py).
+Hydra only fills them (configuring.py).
 """
 
 from __future__ import annotations

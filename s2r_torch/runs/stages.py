@@ -39,7 +39,7 @@ from s2r_torch.rng import Seed
 from s2r_torch.runs import evaluation
 from s2r_torch.runs.certifying import exact_values, refused_values
 from s2r_torch.runs.checking import check_for_a_run
-from s2r_torch.runs.configured import known_class
+from s2r_torch.runs.configuring import known_class
 from s2r_torch.runs.context import Context
 from s2r_torch.runs.encoding import encode_readings
 from s2r_torch.runs.judging import as_proved, elimination, oracle_b_bar

@@ -32,7 +32,7 @@ from s2r_torch.predictors.training.fit import TrainingSettings, fit
 from s2r_torch.registry import import_plugins
 from s2r_torch.reports.deployment import report
 from s2r_torch.rng import Seed
-from s2r_torch.runs.configured import settings_from
+from s2r_torch.runs.configuring import settings_from
 
 ROOT = Path(__file__).parents[2]
 

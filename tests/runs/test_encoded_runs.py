@@ -17,7 +17,7 @@ from s2r_torch.families.encoded import EncodedWorld
 from s2r_torch.progress import Silent
 from s2r_torch.rng import Seed
 from s2r_torch.runs import checking
-from s2r_torch.runs.configured import check_together
+from s2r_torch.runs.configuring import check_together
 from s2r_torch.runs.run import execute
 
 ENCODED = ("encoder=learned", "+encoder.steps=60", "+encoder.payoff=[0.3]", "predictors.num_simulators=48")

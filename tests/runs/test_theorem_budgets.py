@@ -18,7 +18,7 @@ from s2r_torch.planner.schedules import PLANS, Setting
 from s2r_torch.progress import Silent
 from s2r_torch.rng import Seed
 from s2r_torch.runs import stages
-from s2r_torch.runs.configured import configured
+from s2r_torch.runs.configuring import configured
 from s2r_torch.runs.context import Context
 from s2r_torch.runs.forecast import forecast
 

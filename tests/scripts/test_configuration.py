@@ -16,7 +16,7 @@ from rich.console import Console
 from support.smoke import ROOT
 
 from s2r_torch.commands import configuration
-from s2r_torch.runs.configured import configured
+from s2r_torch.runs.configuring import configured
 
 
 @pytest.fixture

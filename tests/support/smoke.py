@@ -6,7 +6,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from s2r_torch.commands.configuration import CONF
-from s2r_torch.runs.configured import settings_from
+from s2r_torch.runs.configuring import settings_from
 from s2r_torch.runs.settings import RunSettings
 
 ROOT = Path(__file__).resolve().parents[2]
