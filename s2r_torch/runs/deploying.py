@@ -16,9 +16,10 @@ from s2r_torch.base import UnlabelledWorld, spelt
 from s2r_torch.coverage import Walks
 from s2r_torch.defaults import plain_torch
 from s2r_torch.deployment.collection import missing_episodes
-from s2r_torch.deployment.deploy import Deployment, deploy, deploy_recorded
+from s2r_torch.deployment.deploy import deploy, deploy_recorded
 from s2r_torch.deployment.live import bounded, closing
 from s2r_torch.deployment.logbook import Logbook, looked_before, open_logbook, read_log
+from s2r_torch.deployment.outcome import Deployment
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.deployment.policy_file import PolicyFile, load_policy_file
 from s2r_torch.deployment.recording.episodes import Recording
