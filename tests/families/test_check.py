@@ -7,12 +7,14 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from support import lanes
 from support.lanes import Lane, LaneSimulators, LaneWorld
 
 from s2r_torch.encoders.regression import Regression
 from s2r_torch.errors import S2RError, SettingError, SimulatorError
 from s2r_torch.families import make_family
 from s2r_torch.families.check import LEVELS, NOTE, OK, REFUSED, Finding, Report, check_family
+from s2r_torch.families.check.overlap import overlaps
 from s2r_torch.families.gym.family import GymFamily
 from s2r_torch.families.sensors import AffineSensor, uniform_prior
 from s2r_torch.runs.checking import check_for_a_run
@@ -410,3 +412,21 @@ def test_a_start_that_the_seed_decides_is_noted():
 def test_several_payments_of_an_episode_add_up():
     family = cart(lambda theta: Cart(), reward=lambda theta, moves: 0.3 + 0 * moves.raw)
     require_found(family, "rewards and whole episodes", "add up to|total 2")
+
+
+def test_states_that_one_reading_does_not_tell_apart_are_named(monkeypatch):
+    """Noise of three places' width: at the start of the lane to stay is best where w is large, elsewhere to go on."""
+    monkeypatch.setattr(lanes, "SPREAD", 1.5)
+    (found,) = check_family(Lane(noise="gaussian"))["one reading tells what to do"]
+    assert found.level == NOTE and "(Assumption 1)" in found.cause and "overlap by" in found.found
+
+
+def test_overlap_is_the_share_that_densities_share():
+    """Two uniform laws of width 1, moved by m, share 1 - m; a reading that is shared is nearer to the other half the
+    time, and both ways count."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(4, 3, 2000, 1, dtype=torch.float64, generator=generator)
+    x += torch.tensor([0.0, 0.25, 5.0])[:, None, None]
+    shared = overlaps(x).mean(0)
+    assert float(shared[0, 1]) == pytest.approx(0.75, abs=0.03) and float(shared[0, 2]) == 0.0
+    assert torch.equal(shared, shared.mT)

@@ -8,6 +8,7 @@ from torch import Tensor
 from s2r_torch.base import StateGraph
 from s2r_torch.encoders.regression import Regression
 from s2r_torch.families import exact
+from s2r_torch.families.check.overlap import check_overlap
 from s2r_torch.families.check.probe import FEW, Probe, run
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
 from s2r_torch.tours import readings
@@ -80,6 +81,7 @@ def payoff_findings(probe: Probe, graph: StateGraph, theta: Tensor, rewards: Ten
     findings = [Finding("densities are needed", OK, text)]
     if known - best < NEEDED * known:
         return findings  # what pays depends on the readings at hand, not on theta alone
+    findings.append(check_overlap(probe, graph, theta, rewards))
     features = statistics(probe, graph, theta)
     predicted = Regression(features).held_out(chosen)
     seen = float(valued.gather(1, predicted.argmax(1, keepdim=True)).mean())
