@@ -19,20 +19,32 @@ import torch
 
 @contextmanager
 def plain_torch() -> Iterator[None]:
-    """float32 and the CPU are the defaults inside, as torch starts; also a decorator. Costs nothing where they are.
+    """float32 and the CPU are the defaults inside, as torch starts; also a decorator."""
+    with torch_with(torch.float32, torch.device("cpu")):
+        yield
+
+
+def defaults_now() -> tuple[torch.dtype, torch.device]:
+    """What users' code that is called within `plain_torch` is to find: `with torch_with(*these)`."""
+    return torch.get_default_dtype(), torch.get_default_device()
+
+
+@contextmanager
+def torch_with(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
+    """These are the defaults inside. Costs nothing where they are.
 
     Whatever users' code in the block makes of them, they are afterwards what they were before.
     """
-    before = torch.get_default_dtype(), torch.get_default_device()
-    plain = before[0] is torch.float32 and before[1].type == "cpu"
+    before = defaults_now()
+    there = before == (dtype, device)
     try:
-        if plain:
+        if there:
             yield
         else:
-            torch.set_default_dtype(torch.float32)
-            with torch.device("cpu"):
+            torch.set_default_dtype(dtype)
+            with device:
                 yield
     finally:
         torch.set_default_dtype(before[0])
-        if plain and torch.get_default_device().type != "cpu":
-            torch.set_default_device(None)
+        if there and torch.get_default_device() != before[1]:
+            torch.set_default_device(None if before[1].type == "cpu" else before[1])

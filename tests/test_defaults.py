@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import OmegaConf
+from support.policies import policy_of
 from support.smoke import SMALL, composed
 
 from s2r_torch.defaults import plain_torch
+from s2r_torch.deployment.deploy import deploy
 from s2r_torch.errors import SettingError
 from s2r_torch.families import FAMILIES, make_family
 from s2r_torch.registry import import_plugins
@@ -131,6 +133,41 @@ def policy_bits(config) -> list[bytes]:
     results = execute(*configured(config))
     tensors = (group.tensors() for group in results.meta_policy.ensemble.groups)
     return [value.detach().numpy().tobytes() for found in tensors for _, value in sorted(found.items())]
+
+
+class Telling:
+    """A world of the grid that notes the defaults that it is called with."""
+
+    def __init__(self):
+        family = make_family("grid")
+        theta = family.prior(1, torch.Generator().manual_seed(0))[0]
+        self.inner, self.found = family.world(theta, torch.Generator().manual_seed(1)), set()
+        self.spec = self.inner.spec
+
+    def reset(self, n):
+        return self.told(self.inner.reset, n)
+
+    def step(self, actions):
+        return self.told(self.inner.step, actions)
+
+    def told(self, call, given):
+        self.found.add((torch.get_default_dtype(), torch.get_default_device().type))
+        with plain_torch():
+            return call(given)
+
+
+def test_a_live_world_finds_its_users_defaults_and_they_change_no_bit():
+    plain, policy = Telling(), policy_of()
+    before = deploy(policy, plain, check="edges")
+    try:
+        theirs = Telling()
+        torch.set_default_dtype(torch.float64)
+        with torch.device("meta"):
+            found = deploy(policy, theirs, check="edges")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert plain.found == {(torch.float32, "cpu")} and theirs.found == {(torch.float64, "meta")}
+    assert torch.equal(found.D_real, before.D_real) and str(found.edges) == str(before.edges)
 
 
 def test_a_plugin_changes_no_default(tmp_path, monkeypatch):

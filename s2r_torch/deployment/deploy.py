@@ -76,9 +76,10 @@ def deploy(
     require_same_problem(meta_policy, world)
     graph = meta_policy.problem.graph
     guarded = GuardedWorld(world, Ledger() if ledger is None else ledger, time_limit=time_limit)
-    collector = Collector(guarded, graph, meta_policy.cover, recording, keep, off_grid_watch(meta_policy))
-    edges = EdgeChecker(check, lambda walks: _seen(meta_policy, collector.walk(walks)))
-    return _condition(meta_policy, collector.until, False, stopping, refuse, edges)
+    with plain_torch():
+        collector = Collector(guarded, graph, meta_policy.cover, recording, keep, off_grid_watch(meta_policy))
+        edges = EdgeChecker(check, lambda walks: _seen(meta_policy, collector.walk(walks)))
+        return _condition(meta_policy, collector.until, False, stopping, refuse, edges)
 
 
 @plain_torch()

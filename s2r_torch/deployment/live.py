@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import UnlabelledWorld, after, check_shape
+from s2r_torch.defaults import defaults_now, torch_with
 from s2r_torch.episodes import Ledger
 from s2r_torch.errors import ObservationError, S2RError, SettingError, SimulatorError
 from s2r_torch.text import printable
@@ -24,6 +25,7 @@ AGAIN = 1.0  # seconds until a call that swallowed its alarm gets another one
 class GuardedWorld:
     """A world without rewards whose every episode is counted and checked.
 
+    It is called with the torch defaults that there are when the guard is made: its user's, whatever ours are by then.
     A world that cannot run any number of episodes side by side says how many it can: `episodes_at_once`.
 
     Args:
@@ -35,7 +37,7 @@ class GuardedWorld:
 
     def __init__(self, world: UnlabelledWorld, ledger: Ledger, purpose: str = "real", time_limit: float | None = None):
         self.inner, self.ledger, self.purpose, self._limit = world, ledger, purpose, time_limit
-        self.spec = world.spec
+        self.spec, self._defaults = world.spec, defaults_now()
         self.episodes_at_once = getattr(world, "episodes_at_once", None)
         self._n, self._first = 0, 0
         self._actions: list[Tensor] = []
@@ -62,7 +64,8 @@ class GuardedWorld:
 
     def _call(self, function: Callable[..., Tensor], name: str, argument: object) -> Tensor:
         try:
-            return bounded(function, self._limit, argument)
+            with torch_with(*self._defaults):
+                return bounded(function, self._limit, argument)
         except (SimulatorError, ObservationError) as error:
             raise type(error)(
                 expected=error.expected, got=f"{error.got} {self._where(0)}", cause=error.cause
