@@ -165,7 +165,7 @@ class PolicyFile:
         policy: ready to be deployed.
         family: `{"name", "parameters"}` of the family that it was trained on, if the file says.
         certificate: what was promised of it; None where nothing was.
-        fallback: H actions that the certificate counts on where a world is refused; None for none.
+        fallback: H actions to follow where a world is refused, the best list on the simulators; None for none.
     """
 
     policy: MetaPolicy

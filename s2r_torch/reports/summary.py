@@ -226,7 +226,7 @@ def verdicts(results: Results) -> list[str]:
     reference = results.certified.meta_policy.reference
     if reference and reference.weakness:
         lines.append(f"{reference.weakness}: raise certificate.scores")
-    if results.certified.fallback:
+    if results.certified.fallback and results.settings.certificate.refused == "list":
         actions = " ".join(map(str, results.certified.fallback))
         lines.append(f"as used, the certificate counts on the actions {actions} where a world is refused")
     if rule == "calibrated":

@@ -130,7 +130,7 @@ def deploy_at(site: Site) -> Deployed:
 def instead(fallback: Actions | None) -> str:
     """What to do in a world that is refused, as far as a policy file says."""
     if fallback is None:
-        return "in a refused world: this file holds no list of actions to follow instead (certificate.refused=list)"
+        return "in a refused world: this file holds no list of actions to follow instead, for nothing was certified"
     return f"in a refused world: follow the actions {spelt(fallback)}, the best fixed list on the simulators"
 
 

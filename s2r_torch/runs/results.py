@@ -127,7 +127,7 @@ class Certified:
 
     meta_policy: MetaPolicy
     certificate: Certificate | None
-    fallback: tuple[int, ...] | None = None  # actions that the certificate counts on in refused worlds
+    fallback: tuple[int, ...] | None = None  # the best fixed list of actions, for worlds that are refused
 
 
 @dataclass(frozen=True, eq=False)

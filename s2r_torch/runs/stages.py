@@ -225,7 +225,8 @@ def certify(context: Context, trained: Trained, learned: Learned) -> Certified:
     rehearsal = rehearse(meta_policy, simulators, settings.n_rollouts, seed.child("rehearse"))
     exactly, theta = settings.values == "exact", context.draws.theta("certify", settings.simulators)
     truth = context.family.truth(theta) if exactly else None
-    fallback = best_action_list(meta_policy.problem.graph, trained.samples) if settings.refused == "list" else None
+    fallback = best_action_list(meta_policy.problem.graph, trained.samples)
+    acts = fallback if settings.refused == "list" else None
     certificate = certify_policy(
         meta_policy,
         simulators,
@@ -233,7 +234,7 @@ def certify(context: Context, trained: Trained, learned: Learned) -> Certified:
         settings,
         seed,
         exact_values=exact_values(truth, meta_policy.condition(rehearsal.D_hat).act),
-        refused_values=refused_values(fallback, truth, simulators, settings.n_rollouts, seed.child("fallback")),
+        refused_values=refused_values(acts, truth, simulators, settings.n_rollouts, seed.child("fallback")),
     )
     weak = f"; {reference.weakness}" if reference.weakness else ""
     context.progress.say(f"value >= {certificate.value_lower:.3f}, confidence {1 - settings.delta:.0%}{weak}")

@@ -282,13 +282,15 @@ def test_a_certificate_of_exact_values_where_a_list_is_played_in_refused_worlds(
     truth = make_family("grid").truth(results.draws.theta("certify", 8))
     best = policy_values(truth, follow(certified.fallback))[:, 0]
     assert certified.certificate.refused_value == pytest.approx(float(best.mean())) and sampled.refused_value == 0
+    assert finished.certified.fallback == certified.fallback  # kept for refusals, counted on or not
     by_hand = certificate_by_hand()
     assert "counts as 0.500, what the best fixed list" in replace(by_hand, refused_value=0.5).page()
     assert "best fixed list" not in by_hand.page()
     header = read(tmp_path / "policy.safetensors")[0]
     assert header["notes"]["where a world is refused"] == list(certified.fallback)
     told = f"counts on the actions {' '.join(map(str, certified.fallback))} where a world is refused"
-    assert any(told in notice for notice in Summary.of(results).notices)
+    counted = [any(told in notice for notice in Summary.of(run).notices) for run in (results, finished)]
+    assert counted == [True, False]
     again = grid_run("certificate.values=exact", "certificate.refused=list", folder=tmp_path)
     assert again.certified.fallback == certified.fallback
 
