@@ -95,6 +95,19 @@ def test_an_exported_program_takes_raw_readings(finished, tmp_path):
     assert torch.equal(actions, policy.act(0, x))
 
 
+@pytest.mark.slow
+def test_an_onnx_file_takes_raw_readings(finished, tmp_path):
+    pytest.importorskip("onnxscript")
+    reference = pytest.importorskip("onnx.reference")
+    policy = deployed(load_policy(finished[1])).policy
+    export_policy(policy, tmp_path / "policy.onnx")
+    program = reference.ReferenceEvaluator(str(tmp_path / "policy.onnx"))
+    x = world(3).reset(33).float()
+    actions, q = program.run(None, {"step": np.array(0), "x": x.numpy()})
+    np.testing.assert_allclose(q, policy.q(0, x).float().numpy(), atol=1e-4, rtol=1e-4)
+    assert np.array_equal(actions, policy.act(0, x).numpy())
+
+
 def test_what_was_saved_is_saved_again(finished, tmp_path):
     policy = load_policy(finished[1])
     save_policy(tmp_path / "again.safetensors", policy)
