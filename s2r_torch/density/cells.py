@@ -78,11 +78,11 @@ class AxisCells:
     def combine(self, M: Tensor) -> Tensor:
         """Sums `[P, m]` over windows from moments `[P, K, C]`."""
         if len(self.windows.middle) <= DENSE_NODES:
-            return M.reshape(len(M), -1) @ self._dense
+            return M.reshape(len(M), -1) @ self.dense
         return self._blocks.combine(M)
 
     @cached_property
-    def _dense(self) -> Tensor:
+    def dense(self) -> Tensor:
         """W `[K C, m]`: taylor coefficients where the cell lies in the window, else 0."""
         m, C = len(self.start), self.num_cells
         cells = torch.arange(C)[:, None]

@@ -21,18 +21,19 @@ implementation decides ties alike (`windows`). Sums are in float64. Estimates ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from s2r_torch.defaults import plain_torch
+from s2r_torch.density.boxes import window_sums
 from s2r_torch.density.cells import AxisCells
 from s2r_torch.density.direct import direct_sums, gemm_sums
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import Kernel
-from s2r_torch.density.moments import add_moments, combine_moments, faster_by_moments, window_sums
+from s2r_torch.density.moments import add_moments, combine_moments, faster_by_moments
 from s2r_torch.density.samples import SampleError, check_samples, check_scattered, check_varies, index_of, varies
 from s2r_torch.density.windows import AxisWindows
 from s2r_torch.errors import ObservationError, SettingError
@@ -117,7 +118,27 @@ class DensityEstimator:
         lead, n = x.shape[:-2], x.shape[-2]
         flat = x.reshape(-1, n, self.grid.obs_dim)
         sums = self._method(len(flat), n, x.dtype)(flat)
-        return self.normalised(sums, n).reshape(*lead, self.grid.num_points)
+        return sums.div_(self._scale(n)).reshape(*lead, self.grid.num_points)
+
+    def of_states(self, samples: Sequence[Tensor]) -> Tensor:
+        """D_hat `[..., xi, G]` of several states' samples `[..., n_s, d]`, in one go where their numbers are the same.
+
+        Raises:
+            ObservationError: as for one state; which one, the last number of its index says.
+        """
+        alike: dict[tuple, list[int]] = {}
+        for s, x in enumerate(samples):
+            if not isinstance(x, Tensor):
+                self.check(x)
+            alike.setdefault((x.dtype, *x.shape), []).append(s)
+        found: dict[int, Tensor] = {}
+        for states in alike.values():
+            try:
+                D = self(torch.stack([samples[s] for s in states], -3))
+            except SampleError as error:
+                raise error.at((*error.index[:-1], states[error.index[-1]])) from error
+            found |= dict(zip(states, D.unbind(-2), strict=True))
+        return D if len(alike) == 1 else torch.stack([found[s] for s in range(len(samples))], -2)
 
     def check(self, x: Tensor) -> None:
         """Raises ObservationError unless x `[..., n, d]` is what an estimate can be made from."""
@@ -148,7 +169,10 @@ class DensityEstimator:
 
     def normalised(self, sums: Tensor, n: int) -> Tensor:
         """Sums over windows to densities: divides by n prod_j h_j."""
-        return sums / (n * math.prod(self.bandwidth))
+        return sums / self._scale(n)
+
+    def _scale(self, n: int) -> float:
+        return n * math.prod(self.bandwidth)
 
     def windows(self, dtype: torch.dtype) -> tuple[AxisWindows, ...]:
         """The windows of each axis, for samples of that dtype."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from itertools import product
 
 import torch
@@ -44,13 +45,13 @@ def add_moments(sums: Tensor, cells: Sequence[AxisCells], powers: Sequence[int],
         target = flat[:, b * total : (b + rows) * total]
         for i in range(0, n, columns):
             part = x[b : b + rows, i : i + columns]
-            cell, u = cells[0].locate(part[..., 0].double().flatten())
-            channels = _powers(u, powers[0])
+            cell, first = cells[0].locate(part[..., 0].double().flatten())
+            us = [first]
             for j in range(1, d):
                 c, u = cells[j].locate(part[..., j].double().flatten())
                 cell = cell.mul_(cells[j].num_cells).add_(c)
-                channels = _times(channels, _powers(u, powers[j]))
-            index = cell.long()
+                us.append(u)
+            index, channels = cell.long(), products_of_powers(us, powers)
             if len(part) > 1:
                 index.view(len(part), -1).add_(torch.arange(len(part))[:, None] * total)
             for row, value in zip(target, channels, strict=True):
@@ -67,19 +68,6 @@ def combine_moments(sums: Tensor, cells: Sequence[AxisCells]) -> Tensor:
         M = cells[j].combine(M.reshape(-1, *M.shape[-2:])).reshape(*lead, -1)  # [K_1 .. K_{j-1}, B, m.., C_1 .., m_j]
         M = M.movedim(-1, j + 1)  # m_j in front of m_{j+1}: position after [K_1 .. K_{j-1}, B] (j + 1 sizes)
     return M.flatten(1)
-
-
-def window_sums(cells: Sequence[AxisCells], x: Tensor) -> Tensor:
-    """Sums over windows `[B, G]` float64 of samples `[B, n, d]`, by moments, a bounded number of densities at once."""
-    powers = [c.num_powers for c in cells]
-    rows = max(1, MAX_SUMS // num_sums(cells))
-    result = []
-    for b in range(0, len(x), rows):
-        part = x[b : b + rows]
-        sums = torch.zeros(*powers, len(part), *(c.num_cells for c in cells), dtype=torch.float64)
-        add_moments(sums, cells, powers, part)
-        result.append(combine_moments(sums, cells))
-    return torch.cat(result)
 
 
 def faster_by_moments(cells: Sequence[AxisCells], B: int, n: int) -> bool:
@@ -101,6 +89,11 @@ def faster_by_moments(cells: Sequence[AxisCells], B: int, n: int) -> bool:
     factors = sum(m * (5 + 1.8 * c.num_powers) for m, c in zip(sizes, cells, strict=True))
     gemm = B * n * (factors + (d > 1) * G / 8 + (d > 2) * 1.5 * G / sizes[-1])
     return moments < gemm
+
+
+def products_of_powers(us: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor | None]:
+    """u_1^k_1 .. u_d^k_d for all k_j < counts[j], the last power fastest; None stands for 1."""
+    return reduce(_times, map(_powers, us, counts))
 
 
 def _powers(u: Tensor, count: int) -> list[Tensor | None]:

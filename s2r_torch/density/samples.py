@@ -36,14 +36,18 @@ class SampleError(ObservationError):
     def __init__(
         self, *, expected: str, got: str, cause: str, columns: Sequence[int] = (), index: tuple[int, ...] = ()
     ):
-        self._got, self._columns, self._index = got, columns, index
+        self._got, self._columns, self.index = got, columns, index
         where = f" at index {index}" if index else ""
         super().__init__(expected=expected, got=got.format(*map("coordinate {}".format, columns)) + where, cause=cause)
+
+    def at(self, index: tuple[int, ...]) -> SampleError:
+        """The same of a state that is found elsewhere."""
+        return SampleError(expected=self.expected, got=self._got, cause=self.cause, columns=self._columns, index=index)
 
     def named(self, names: Sequence[str], where: Callable[[tuple[int, ...]], str]) -> ObservationError:
         """The same with sensors and places by their names."""
         got = self._got.format(*(repr(names[j]) for j in self._columns))
-        return ObservationError(expected=self.expected, got=f"{got} {where(self._index)}".rstrip(), cause=self.cause)
+        return ObservationError(expected=self.expected, got=f"{got} {where(self.index)}".rstrip(), cause=self.cause)
 
 
 @contextmanager

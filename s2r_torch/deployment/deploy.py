@@ -217,8 +217,7 @@ def densities_apart(meta_policy: MetaPolicy, seen: Collection, worlds: Sequence[
     graph, cover = meta_policy.problem.graph, meta_policy.cover
     first = meta_policy.densities(seen.observations, worlds)
     paths = [cover[i][: int(graph.layer[s])] for s, i in passages(graph, cover)]
-    again = [meta_policy.density(path, x, worlds) for path, x in zip(paths, seen.again, strict=True)]
-    return first, torch.stack(again, -2) if again else first[..., :0, :]
+    return first, meta_policy.densities_at(paths, seen.again, worlds) if paths else first[..., :0, :]
 
 
 def _condition(

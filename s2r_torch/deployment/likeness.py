@@ -288,6 +288,11 @@ def rank(score: Tensor, scores: Tensor) -> float:
 
 def disagreement(D: Tensor, again: Tensor, passages: Sequence[int]) -> Tensor:
     """Relative sup distances [..., v] of first and further passages: D [..., xi, G], again [..., v, G]."""
-    first = D[..., list(passages), :]
-    height = torch.maximum(first.amax(-1), again.amax(-1)).clamp(min=1e-12)
-    return (first - again).abs().amax(-1) / height
+    if not len(passages):
+        return again.amax(-1)
+
+    def of(first: Tensor, second: Tensor) -> Tensor:
+        return (first - second).abs().amax(-1) / torch.maximum(first.amax(-1), second.amax(-1)).clamp(min=1e-12)
+
+    pairs = zip(passages, again.unbind(-2), strict=True)  # one at a time they stay in the cache
+    return torch.stack([of(D[..., s, :], second) for s, second in pairs], -1)

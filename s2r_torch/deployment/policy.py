@@ -150,19 +150,18 @@ class MetaPolicy:
             raise ObservationError(
                 expected=f"observations at {len(paths)} states", got=f"{len(observations)}", cause="states left out"
             )
-        each = zip(paths, observations, strict=True)
-        return torch.stack([self.density(path, x, worlds) for path, x in each], -2)
+        return self.densities_at(paths, observations, worlds)
 
-    def density(self, path: Path, x: Tensor, worlds: Sequence[str] = ()) -> Tensor:
-        """The density [..., G] of observations [..., n, d] at a path's end; arguments and errors as `densities`."""
+    def densities_at(self, paths: Sequence[Path], observations: Sequence[Tensor], worlds: Sequence[str] = ()) -> Tensor:
+        """The densities [..., p, G] of observations [..., n, d] at the ends of p paths; as `densities`."""
 
         def where(index: tuple[int, ...]) -> str:
-            if not index:
-                return after(path)
-            return f"in {worlds[index[0]] if worlds else f'world {index[0]}'} {after(path)}"
+            *world, s = index
+            within = [f"in {worlds[w] if worlds else f'world {w}'}" for w in world]
+            return " ".join([*within, after(paths[s])])
 
         with by_name(self.problem.spec.obs_names, where):
-            return self.estimator(x)
+            return self.estimator.of_states(observations)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from s2r_torch.density.grid import DensityGrid
 
 LEAST_SPREAD = 0.1  # in node spacings, added to a density's spread: a stuck sensor has none
 LEAST_MASS = 0.05  # of a density on the grid, for means
+AT_ONCE = 2**17  # numbers of densities: they stay in the cache
 WAVES = {1: 4, 2: 2}  # largest total degree of waves, by dimension; 1 above
 
 
@@ -24,18 +25,26 @@ def summaries(D: Tensor, grid: DensityGrid) -> Tensor:
     to the middle of the box, so that nothing cancels for readings far from 0.
     """
     low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (grid.low, grid.high))
-    spacing = torch.tensor(grid.spacing, dtype=torch.float64)
-    weighted, x = D.double() * grid.weights, grid.nodes.double() - (low + high) / 2
-    mass = weighted.sum(-1, keepdim=True)
-    share = weighted / mass.clamp(min=LEAST_MASS)
-    mean = share @ x
-    variance = (share @ x.square() - mean.square()).clamp(min=0) + (LEAST_SPREAD * spacing).square()
-    height = D.double().amax(-1, keepdim=True).clamp(min=1e-12)
-    i, j = torch.triu_indices(len(low), len(low), 1)
-    together = share @ (x[:, i] * x[:, j]) - mean[..., i] * mean[..., j]
-    correlation = together / (variance[..., i] * variance[..., j]).sqrt()
-    waves = weighted @ _waves((grid.nodes.double() - low) / (high - low))
-    return torch.cat([mass, mean, variance.log() / 2, height.log(), correlation, waves], -1)
+    x, d = grid.nodes.double() - (low + high) / 2, grid.obs_dim
+    i, j = torch.triu_indices(d, d, 1)
+    moments = torch.cat([x, x.square(), x[:, i] * x[:, j]], 1)
+    integrands = torch.cat([moments, _waves((grid.nodes.double() - low) / (high - low))], 1)
+    least = (LEAST_SPREAD * torch.tensor(grid.spacing, dtype=torch.float64)).square()
+
+    def of(some: Tensor) -> Tensor:
+        some = some.double()
+        weighted, height = some * grid.weights, some.amax(-1, keepdim=True).clamp(min=1e-12)
+        mass, integrals = weighted.sum(-1, keepdim=True), weighted @ integrands
+        mean, square, product = (integrals[..., : moments.shape[1]] / mass.clamp(min=LEAST_MASS)).split(
+            [d, d, len(i)], -1
+        )
+        variance = (square - mean.square()).clamp(min=0) + least
+        correlation = (product - mean[..., i] * mean[..., j]) / (variance[..., i] * variance[..., j]).sqrt()
+        waves = integrals[..., moments.shape[1] :]
+        return torch.cat([mass, mean, variance.log() / 2, height.log(), correlation, waves], -1)
+
+    rows = D.reshape(-1, D.shape[-1]).split(max(1, AT_ONCE // D.shape[-1]))
+    return torch.cat([of(some) for some in rows]).reshape(*D.shape[:-1], -1)
 
 
 def named_summaries(names: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -131,13 +132,23 @@ def _densities(simulators: Guard, graph: StateGraph, estimator: DensityEstimator
     for i in range(count):
         part = wanted * (i + 1) // count - wanted * i // count
         drawn = readings(simulators, graph, part, seed.child("density", i))
-        each = zip(graph.paths, drawn, strict=True)
-        D = torch.stack([density_at(estimator, simulators, path, x) for path, x in each], 1)
-        D_hat = D_hat + D * (part / wanted)[:, None]
+        D = densities_at(estimator, simulators, graph.paths, drawn)
+        D_hat = D if count == 1 else D_hat + D * (part / wanted)[:, None]
     return torch.as_tensor(D_hat)
 
 
+def densities_at(
+    estimator: DensityEstimator, simulators: Guard, paths: Sequence[Path], samples: Sequence[Tensor]
+) -> Tensor:
+    """D_hat [B, p, G] of readings [B, n, d] at the ends of p paths.
+
+    Raises:
+        ObservationError: no density can be estimated from some; it names simulator, path and sensor.
+    """
+    with by_name(simulators.spec.obs_names, lambda index: simulators.where(index[0], paths[index[1]])):
+        return estimator.of_states(samples)
+
+
 def density_at(estimator: DensityEstimator, simulators: Guard, path: Path, x: Tensor) -> Tensor:
-    """D_hat [B, G] of readings x [B, n, d] at a path's end; an ObservationError names simulator, path and sensor."""
-    with by_name(simulators.spec.obs_names, lambda index: simulators.where(index[0], path)):
-        return estimator(x)
+    """D_hat [B, G] of readings x [B, n, d] at a path's end; errors as of `densities_at`."""
+    return densities_at(estimator, simulators, [path], [x])[:, 0]

@@ -177,3 +177,17 @@ def test_samples_that_are_mostly_one_point_are_refused_with_their_state(share, s
     assert abs(total - 1) > 0.15  # what would have gone unnoticed
     x[1, 2] = uniform((200, 2), seed=5).mul(10).round().div(10)  # a sensor that rounds is none of these
     assert estimate(x).shape == (3, 4, 121)
+
+
+def test_states_are_estimated_together_and_refused_apart():
+    """States of 40, 60 and 40 samples, on two simulators; the sixth is spoilt on the second one."""
+    estimate = DensityEstimator(GRID, BOX, (0.3,))
+    samples = [uniform((2, n, 1), seed=n + s) for s, n in enumerate((40, 60, 40, 60, 60, 40))]
+    D = estimate.of_states(samples)
+    assert all(torch.equal(D[:, s], estimate(x)) for s, x in enumerate(samples))
+    assert torch.equal(estimate.of_states([samples[1][0], samples[3][0]]), D[0, [1, 3]])
+    samples[5][1, 7] = torch.nan
+    with pytest.raises(ObservationError, match=r"NaN.* at index \(1, 5\)"):
+        estimate.of_states(samples)
+    with pytest.raises(ObservationError, match="got list"):
+        estimate.of_states([samples[0], [[1.0]]])

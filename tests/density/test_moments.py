@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import subprocess
 import sys
 from fractions import Fraction
@@ -10,12 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from s2r_torch.density import boxes
 from s2r_torch.density import cells as cells_module
+from s2r_torch.density.boxes import window_sums
 from s2r_torch.density.cells import AxisCells
 from s2r_torch.density.direct import direct_sums
 from s2r_torch.density.estimator import DensityEstimator, DensityGrid, DensityStream
 from s2r_torch.density.kernels import EpanechnikovKernel, LegendreKernel
-from s2r_torch.density.moments import faster_by_moments, window_sums
+from s2r_torch.density.moments import faster_by_moments
 from s2r_torch.density.windows import AxisWindows
 from s2r_torch.errors import ObservationError, SettingError
 
@@ -103,13 +106,44 @@ def test_an_axis_without_a_table_falls_back_to_bisection():
     assert relative(window_sums((cells,), x), direct_sums([cells.windows], x)) <= 1e-13
 
 
+@pytest.mark.parametrize("nodes", [(90,), (30, 40), (12, 14, 16)])
+@pytest.mark.parametrize("order", [2, 4])
+@pytest.mark.parametrize("boundary", [False, True])
+def test_boxes_give_what_all_cells_give(nodes, order, boundary, monkeypatch):
+    """Each density's samples lie elsewhere: in the middle, at an edge, in one cell, off the grid."""
+    d, h = len(nodes), 0.8
+    axes = [AxisCells.make(AxisWindows.make(LegendreKernel(order), axis(m), h, torch.float64, boundary)) for m in nodes]
+    place = torch.tensor([0.0, -3.0, 3.0, 1.1, 20.0, 0.4])[:, None, None].double()
+    width = torch.tensor([0.1, 0.2, 0.1, 0.0, 0.1, 0.05])[:, None, None].double()
+    x = place + width * normal((6, 70, d), seed=4)
+    whole = torch.zeros(6, math.prod(nodes), dtype=torch.float64)
+    boxes.add_sums(whole, axes, x)
+    monkeypatch.setattr(boxes, "SHARE", 1.0)
+    monkeypatch.setattr(boxes, "add_sums", None)  # not called again
+    near = window_sums(axes, x)
+    assert relative(near, whole) <= 1e-15 and torch.equal(near == 0, whole == 0)
+    for some in (slice(1, 2), slice(2, 4), slice(3, 6)):
+        assert torch.equal(window_sums(axes, x[some]), near[some])  # whatever others are looked at
+
+
+def test_few_wide_densities_go_with_many_narrow_ones(monkeypatch):
+    axes = [AxisCells.make(AxisWindows.make(LegendreKernel(4), axis(40), 0.3, torch.float64, False))] * 2
+    x = torch.tensor([0.1, 1.0, 0.05, 0.9, 0.1])[:, None, None] * normal((5, 60, 2), seed=5)
+    sizes = []
+    add_sums = boxes.add_sums
+    monkeypatch.setattr(boxes, "add_sums", lambda D, axes, x: (sizes.append(len(x)), add_sums(D, axes, x)))
+    assert relative(window_sums(axes, x), direct_sums([a.windows for a in axes], x)) <= 1e-13
+    assert sizes == [2]
+
+
 def test_chunks_of_samples_and_densities(monkeypatch):
     from s2r_torch.density import direct, moments
 
     grid, x = DensityGrid.uniform((-5.0, -5.0), (5.0, 5.0), 12), normal((5, 90, 2), seed=3)
     whole = DensityEstimator(grid, LegendreKernel(4), (1.0, 1.0), method="moments")(x)
-    monkeypatch.setattr(moments, "CHUNK", 32)
-    monkeypatch.setattr(moments, "MAX_SUMS", 12_000)
+    for module in (moments, boxes):
+        monkeypatch.setattr(module, "CHUNK", 32)
+        monkeypatch.setattr(module, "MAX_SUMS", 12_000)
     monkeypatch.setattr(direct, "CHUNK", 1000)
     for method in ("moments", "gemm", "direct"):
         assert relative(DensityEstimator(grid, LegendreKernel(4), (1.0, 1.0), method=method)(x), whole) <= 1e-13
