@@ -5,9 +5,13 @@ This is the only module that imports joblib.
 
 from __future__ import annotations
 
+import os
+import time
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from threading import Thread
 from typing import Any
 
 import torch
@@ -16,13 +20,14 @@ from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from s2r_torch.workers.engines import LOSSES, Made, Task, Tell, died, unheard
-from s2r_torch.workers.parcels import do, pack, unpack
+from s2r_torch.workers.parcels import Parcel, do, pack, unpack
 
 SHARED = "256K"  # arrays from this size on are shared, not copied
+LOOKS = 1.0  # seconds between two looks of a worker at whether its parent is alive
 
 
 class Processes:
-    """So many processes; they are started with the first task, and idle ones end after minutes.
+    """So many processes, started with the first task; idle ones end after minutes, all of them when this one is killed.
 
     Args:
         count: how many, at least 2.
@@ -64,7 +69,25 @@ class Processes:
                 max_nbytes=SHARED,
                 mmap_mode="c",  # in memory; what a task writes is its own
             )
-            yield from run(delayed(do)(common, parcel, threads) for parcel in parcels)
+            yield from run(delayed(_do)(common, parcel, threads, os.getpid()) for parcel in parcels)
+
+
+def _do(common: Parcel, parcel: Parcel, threads: int, parent: int) -> Parcel:
+    """`parcels.do`, in a worker that ends with its parent."""
+    _end_with(parent)
+    return do(common, parcel, threads)
+
+
+@cache
+def _end_with(parent: int) -> None:
+    """Sees to it that this process ends soon after its parent, which may be killed and then cannot do so."""
+
+    def look() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOKS)
+        os._exit(1)
+
+    Thread(target=look, daemon=True).start()
 
 
 @contextmanager

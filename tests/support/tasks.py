@@ -76,3 +76,9 @@ def slowly_seen(simulators, path, n, seed):
     """Readings of some simulators, after a while."""
     time.sleep(0.3)
     return observe(simulators, path, n, seed)
+
+
+def process_of(shared, payload, tell):
+    """Which process does this; slowly, so that others get their share."""
+    time.sleep(0.2)
+    return os.getpid()

@@ -1,6 +1,12 @@
 """Workers of every kind give what this process gives: results, bits, counts, errors, in order and exactly once."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -28,7 +34,7 @@ from s2r_torch.workers.parcels import pack, unpack
 from s2r_torch.workers.processes import Processes
 from s2r_torch.workers.simulators import AT_ONCE, in_parts, map_simulators
 
-SEED = Seed.root(0)
+SEED, ROOT = Seed.root(0), Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +122,35 @@ def test_warnings_and_threads_are_those_of_this_process(two):
 def test_what_a_killed_worker_had_is_done_again(two, tmp_path):
     assert list(two.map(tasks.dies_once, tmp_path / "killed", range(6))) == list(range(6))
     assert (tmp_path / "killed").exists()
+
+
+KILLED = """
+import os, signal
+from support import tasks
+from s2r_torch.workers.processes import Processes
+print(*Processes(2).map(tasks.process_of, None, range(8)), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def running(process: int) -> bool:
+    """Whether there is such a process, and it has not ended; somebody may still have to ask how."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.slow
+def test_workers_end_with_a_process_that_is_killed():
+    place = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    command, environment = [sys.executable, "-c", KILLED], {**os.environ, "PYTHONPATH": place}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    workers, deadline = {int(word) for word in done.stdout.split()}, time.monotonic() + 20
+    assert done.returncode == -signal.SIGKILL and workers, done.stderr
+    while any(map(running, workers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(running, workers))
 
 
 # -- simulators -------------------------------------------------------------------------------------------------------
