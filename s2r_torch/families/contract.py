@@ -59,6 +59,7 @@ class Family(Protocol):
         """The ground truth of theta [B, k], or None where the family does not know it."""
 
     # Optional: `known_class(grid, **settings) -> PredictorGroup`, a finite class whose first member is f* (mixture);
+    # `trust(theta)`, of families that check theta when they make simulators: these were checked by another process;
     # and the two functions of `Likelihood`.
 
     def parameters(self) -> dict:

@@ -40,6 +40,10 @@ class EncodedFamily:
         """The inner family's simulators, seen through phi."""
         return EncodedSimulators(self.inner.simulators(theta, ids), self.phi)
 
+    def trust(self, theta: Tensor) -> None:
+        """Lets the inner family rely on theta [B, k], where it checks any."""
+        getattr(self.inner, "trust", lambda theta: None)(theta)
+
     def world(self, theta: Tensor, generator: torch.Generator) -> EncodedWorld:
         """The inner family's world, seen through phi."""
         return EncodedWorld(self.inner.world(theta, generator), self.phi)

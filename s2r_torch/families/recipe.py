@@ -81,7 +81,9 @@ class SimulatorsRecipe:
 
     def simulators(self) -> Simulators:
         """They, as before their first episode."""
-        return self.family.made().simulators(self.theta, self.ids)
+        family = self.family.made()
+        getattr(family, "trust", lambda theta: None)(self.theta)  # whoever sends them has checked
+        return family.simulators(self.theta, self.ids)
 
     def select(self, indices: Sequence[int]) -> SimulatorsRecipe:
         """Of some of them."""

@@ -9,7 +9,10 @@ import torch
 
 from s2r_torch.episodes import Guard, Ledger, rollout
 from s2r_torch.errors import ObservationError, RewardError, S2RError, SettingError, SimulatorError
+from s2r_torch.families import make_family
 from s2r_torch.families.gym.family import GymFamily
+from s2r_torch.families.recipe import SimulatorsRecipe, recipe_of
+from s2r_torch.families.replay import determinism
 from s2r_torch.families.sensors import AffineSensor, uniform_prior
 from s2r_torch.rng import Seed
 
@@ -208,6 +211,23 @@ def test_one_odd_theta_of_many_is_noticed():
 def test_a_name_is_an_identifier(name):
     with pytest.raises(SettingError, match="a family's name"):
         make(name=name)
+
+
+def test_simulators_are_checked_as_a_whole_and_not_again_in_parts_or_where_they_arrive(monkeypatch):
+    family = make_family("frozenlake")
+    theta = family.prior(40, torch.Generator().manual_seed(0))
+    family.simulators(theta, range(40))
+    recipe = SimulatorsRecipe(recipe_of(make_family("frozenlake", smoothness=3)), theta, tuple(range(40)))
+
+    def never(*given):
+        raise AssertionError("checked again")
+
+    for name in ("plain_traces", "deterministic_traces"):
+        monkeypatch.setattr(determinism, name, never)
+    assert len(family.simulators(theta[5:9], range(4))) == 4 and family.truth(theta[16:32]) is not None
+    assert len(recipe.select(range(16, 32)).simulators()) == 16
+    with pytest.raises(AssertionError, match="checked again"):
+        family.simulators(theta[:3] + 0.01, range(3))
 
 
 def test_environments_are_closed():

@@ -128,6 +128,8 @@ class Trust:
     def require(self, theta: Tensor, *, rewards: bool) -> str | None:
         """Runs paths again and again for the first and the last of theta [B, k], and once for some between.
 
+        Parts of these theta are not looked at again.
+
         Args:
             theta: `[B, k]`.
             rewards: whether the environment's own rewards must be the same for all theta.
@@ -151,8 +153,12 @@ class Trust:
                 traces = plain_traces(self._dynamics, theta[i], *self._sizes)
             if self._dynamics.shared:
                 self._compare(traces, rewards)
-            self._trusted.add(key)
+        self.include(theta)
         return said
+
+    def include(self, theta: Tensor) -> None:
+        """Relies on theta [B, k] from now on: they were looked at as a whole, here or where they come from."""
+        self._trusted.update(map(tuple, theta.tolist()))
 
     def _compare(self, traces: list[Trace], rewards: bool) -> None:
         if self._reference is None:

@@ -134,6 +134,10 @@ class ReplayFamily:
             return ReplaySimulators(self, theta, ids, self._tree, torch.zeros(len(theta), dtype=torch.int64))
         return ReplaySimulators(self, theta, ids, self._tree_of(theta, self.horizon), torch.arange(len(theta)))
 
+    def trust(self, theta: Tensor) -> None:
+        """Relies on the dynamics of theta [B, k], which were checked where these come from (`recipe.py`)."""
+        self._trust.include(require_theta(theta, self.theta_names))
+
     def world(self, theta: Tensor, generator: torch.Generator) -> SteppedWorld:
         """A world whose environments are stepped."""
         return SteppedWorld(self, require_theta(theta[None], self.theta_names)[0], generator)
