@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import warnings
 
+import torch
 from torch import Tensor
 
 from s2r_torch.errors import SettingError
-from s2r_torch.families.camera import Camera, CameraFamily, entering
+from s2r_torch.families.camera import Camera, CameraFamily
 from s2r_torch.families.replay.simulators import Moves
 
 HORIZON = 9
 TREASURES = {(1, 0): 0.7, (2, 1): 8.2, (3, 2): 11.5, (4, 3): 14.0, (4, 4): 15.1, (4, 5): 16.1}  # within H moves
 LARGEST = 16.1
+WORTH = torch.zeros(HORIZON + 1, HORIZON + 1, dtype=torch.float64)  # by row and column, as far as H moves lead
+WORTH[tuple(zip(*TREASURES, strict=True))] = torch.tensor([*TREASURES.values()], dtype=torch.float64)
 ENDED = -1
 
 
@@ -56,7 +59,8 @@ class Treasure(CameraFamily):
 def treasure_payoffs(theta: Tensor, moves: Moves) -> Tensor:
     """What a treasure is worth with the move that takes it."""
     w, before = theta[:, 2:], moves.latent[..., 2]
-    value = sum(entering(moves.following, *place) * worth for place, worth in TREASURES.items())
+    row, column = moves.following[..., :2].long().unbind(-1)
+    value = WORTH.take(row * WORTH.shape[1] + column)
     return (value > 0) * ((1 - w) * value / LARGEST + w * (1 - before / HORIZON))
 
 
