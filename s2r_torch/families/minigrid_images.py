@@ -60,7 +60,7 @@ class RoomCamera:
     grain: float
     light_high: float
     warmth: float
-    points: int = 240
+    points: int = 100
 
     @property
     def numbers(self) -> int:
