@@ -73,6 +73,7 @@ def test_sorted_values_against_sorted():
             assert got[b, s].tolist() == [expected[0], expected[3], expected[10]]
     shuffled = D[..., torch.randperm(11, generator=torch.Generator().manual_seed(1))]
     assert torch.equal(sorted_values(shuffled, ranks), got)
+    assert torch.equal(sorted_values(shuffled.requires_grad_(), ranks), got)  # another way, which has a gradient
 
 
 def test_linear_functionals_are_divided_by_their_l1_norm():
