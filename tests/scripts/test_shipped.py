@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from make_checkpoints import MOST_BYTES
+from make_checkpoints import MOST_BYTES, check, digests, plain_code
 
 from s2r_torch.deployment.deploy import deploy
 from s2r_torch.deployment.likeness import UNTESTED
@@ -15,6 +15,25 @@ from s2r_torch.rng import Seed
 
 FOLDER = Path(__file__).resolve().parents[2] / "checkpoints"
 WORLDS = 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["grid", "frozenlake"])
+def test_a_shipped_policy_was_made_by_this_code(name):
+    """Else: python scripts/make_checkpoints.py."""
+    assert check(name) == []
+
+
+def test_what_made_a_policy_is_all_that_decides_its_numbers_and_no_word(tmp_path):
+    found = digests("grid")
+    deciding = {"density/kernels.py", "predictors/training/fit.py", "learning/rules.py", "families/grid.py", "tours.py"}
+    assert {f"s2r_torch/{name}" for name in deciding} | {"conf/run/experiment/grid.yaml"} <= {*found}
+    assert not any("frozenlake" in name or "reports" in name or "commands" in name for name in found)
+    one, other, changed = (tmp_path / f"{i}.py" for i in range(3))
+    one.write_text('"""Words."""\ndef f(x):\n    return x + 1\n')
+    other.write_text('def f( x ):\n    """Others."""\n    # and more\n    return x+1\n')
+    changed.write_text("def f(x):\n    return x + 2\n")
+    assert plain_code(one) == plain_code(other) != plain_code(changed)
 
 
 @pytest.mark.slow
