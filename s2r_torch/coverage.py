@@ -29,9 +29,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
+import scipy
 import torch
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_flow
 from torch import Tensor
 
 from s2r_torch.base import Path, StateGraph
@@ -202,7 +201,8 @@ def _links(reach: np.ndarray, needs: np.ndarray) -> list[dict[int, int]]:
     source, sink = 2 * xi, 2 * xi + 1
     capacity[source, :xi] = capacity[xi:source, sink] = needs
     capacity[:xi, xi:source] = np.where(reach, np.minimum.outer(needs, needs), 0)
-    flow = maximum_flow(csr_array(capacity), source, sink).flow.tocsr()[:xi, xi:source].tocoo()
+    flow = scipy.sparse.csgraph.maximum_flow(scipy.sparse.csr_array(capacity), source, sink).flow
+    flow = flow.tocsr()[:xi, xi:source].tocoo()
     links: list[dict[int, int]] = [{} for _ in range(xi)]
     for s, t, amount in sorted(zip(flow.row.tolist(), flow.col.tolist(), flow.data.tolist(), strict=True)):
         if amount > 0:

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Annotated, Literal
 
+import scipy
 import torch
-from scipy.special import bdtrc
 from torch import Tensor
 
 from s2r_torch.assurance import confidence
@@ -148,7 +148,9 @@ def share_bound(returns: Tensor, settings: CertificateSettings, exact_values: Te
     """
     M, right = len(returns), 1 - settings.delta_world if exact_values is None else 1.0
     q = (1 - settings.share) * right
-    r = int((bdtrc(torch.arange(M).numpy(), M, q) >= 1 - settings.delta).sum())  # P(Bin > k) for k = 0..M-1
+    r = int(
+        (scipy.special.bdtrc(torch.arange(M).numpy(), M, q) >= 1 - settings.delta).sum()
+    )  # P(Bin > k) for k = 0..M-1
     if r == 0:
         return 0.0
     each = confidence.lower(returns, settings.delta_world) if exact_values is None else exact_values

@@ -27,8 +27,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 import torch
-from scipy.special import betaincinv, xlog1py, xlogy
 from torch import Tensor
 
 from s2r_torch.errors import RewardError, SettingError
@@ -259,12 +259,13 @@ def _scaled(samples: Tensor, low: float, high: float) -> Tensor:
 
 def _kl(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     """kl(p || q) of two coins, for 0 < q <= p <= 1."""
+    xlogy, xlog1py = scipy.special.xlogy, scipy.special.xlog1py
     return xlogy(p, p) - xlogy(p, q) + xlog1py(1 - p, -p) - xlog1py(1 - p, -q)
 
 
 def _binomial_lower(wins: np.ndarray, M: int, delta: float) -> np.ndarray:
     """The q with P(Bin(M, q) >= wins) = delta, and 0 for no wins."""
-    return np.where(wins > 0, betaincinv(np.maximum(wins, 1), M - np.maximum(wins, 1) + 1, delta), 0.0)
+    return np.where(wins > 0, scipy.special.betaincinv(np.maximum(wins, 1), M - np.maximum(wins, 1) + 1, delta), 0.0)
 
 
 def _largest(holds: Callable[[np.ndarray], np.ndarray], low: np.ndarray, high: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from scipy.cluster.vq import ClusterError, kmeans2
+from scipy.cluster import vq
 from torch import Tensor
 
 from s2r_torch.comparators.contract import Access, Attempt, Known, Worlds, register_comparator
@@ -158,8 +158,8 @@ def _clusters(g: Tensor, most: int, enough: float) -> Tensor:
         while len(starts) < k:
             starts.append(int(torch.cdist(g, g[starts]).amin(1).argmax()))
         try:
-            centres, members = kmeans2(g.numpy(), g[starts].numpy(), minit="matrix", iter=50, missing="raise")
-        except ClusterError:
+            centres, members = vq.kmeans2(g.numpy(), g[starts].numpy(), minit="matrix", iter=50, missing="raise")
+        except vq.ClusterError:
             continue
         if torch.bincount(torch.from_numpy(members).long(), minlength=k).min() >= max(FEWEST, enough):
             return torch.from_numpy(centres)

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import scipy
 import torch
-from scipy.special import fdtrc
 from torch import Tensor
 
 from s2r_torch.base import StateGraph, after, spelt
@@ -192,7 +192,7 @@ def same_law(x: Tensor, y: Tensor) -> float:
     spread = sum((part - part.mean(0)).T @ (part - part.mean(0)) for part in (one, other)) / degrees
     gap = one.mean(0) - other.mean(0)
     T2 = n * m / (n + m) * gap @ torch.linalg.solve(spread + LEAST_VARIANCE * torch.eye(q, dtype=z.dtype), gap)
-    return float(fdtrc(q, degrees - q + 1, float(T2) * (degrees - q + 1) / (degrees * q)))
+    return float(scipy.special.fdtrc(q, degrees - q + 1, float(T2) * (degrees - q + 1) / (degrees * q)))
 
 
 def _left_out(meta_policy: MetaPolicy, edges: Iterable[Edge]) -> list[Edge]:

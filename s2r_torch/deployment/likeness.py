@@ -26,8 +26,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import scipy
 import torch
-from scipy.special import betaincinv
 from torch import Tensor
 
 from s2r_torch.base import after
@@ -179,7 +179,7 @@ class Reference:
         r = turns(level, M)
         if r == 0:
             return 0.0, 0.0, 0.0
-        low, high = (float(betaincinv(r, M + 1 - r, q)) for q in ((1 - INTERVAL) / 2, (1 + INTERVAL) / 2))
+        low, high = (float(scipy.special.betaincinv(r, M + 1 - r, q)) for q in ((1 - INTERVAL) / 2, (1 + INTERVAL) / 2))
         return r / (M + 1), low, high
 
     def p_values(self, scores: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from functools import cache
 
+import scipy
 import torch
-from scipy.special import roots_legendre
 from torch import Tensor
 
 from s2r_torch.families.noise import bump_constant
@@ -58,7 +58,7 @@ def offset_evidence(residual: Tensor, half_width: Tensor, reach: float, smoothne
 @cache
 def _legendre() -> tuple[Tensor, Tensor]:
     """Nodes and weights on [0, 1]."""
-    nodes, weights = roots_legendre(NODES)
+    nodes, weights = scipy.special.roots_legendre(NODES)
     return torch.from_numpy((nodes + 1) / 2), torch.from_numpy(weights / 2)
 
 

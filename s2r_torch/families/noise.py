@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import scipy
 import torch
-from scipy.special import roots_jacobi
 from torch import Tensor
 
 from s2r_torch.errors import SettingError
@@ -51,7 +51,7 @@ def bump_density(t: Tensor, k: int) -> Tensor:
 
 def bump_nodes(points: int, k: int) -> tuple[Tensor, Tensor]:
     """Gauss-Jacobi nodes and weights [points] for E g(t), t ~ b_k; exact for polynomials up to 2 points - 1."""
-    nodes, weights = roots_jacobi(points, k, k)
+    nodes, weights = scipy.special.roots_jacobi(points, k, k)
     return torch.from_numpy(nodes), torch.from_numpy(weights / weights.sum())
 
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+import scipy
 import torch
 from rich.console import Group
 from rich.table import Table
-from scipy.special import stdtrit
 
 from s2r_torch.comparators.contract import COMPARATORS, Access
 from s2r_torch.files.whole import replacing
@@ -108,7 +108,7 @@ def _point(cells: list) -> Point:
     return Point(
         sum(cell.episodes for cell in cells) / len(cells),
         float(values.mean()) / best,
-        float(stdtrit(max(1, count - 1), 0.975)) * spread / best,
+        float(scipy.special.stdtrit(max(1, count - 1), 0.975)) * spread / best,
         sum(cell.accepted for cell in cells) / len(cells),
         count,
     )

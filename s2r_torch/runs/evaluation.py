@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import scipy
 import torch
-from scipy.special import stdtrit
 from torch import Tensor
 
 from s2r_torch.assurance.appraisal import Appraisal
@@ -167,7 +167,7 @@ def _interval(value: Tensor, optimal: Tensor) -> tuple[float, float, float]:
 
     What stands in for an unknown optimum may lie below the mean.
     """
-    half = float(stdtrit(len(value) - 1, 0.975)) * float((optimal - value).std()) / math.sqrt(len(value))
+    half = float(scipy.special.stdtrit(len(value) - 1, 0.975)) * float((optimal - value).std()) / math.sqrt(len(value))
     mean = float(value.mean())
     return mean, max(0.0, mean - half), min(max(mean, float(optimal.mean())), mean + half)
 

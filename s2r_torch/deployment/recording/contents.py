@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 import torch
-from scipy.special import ndtr, pdtrc
 
 from s2r_torch.base import StateGraph, after
 from s2r_torch.density.estimator import DensityEstimator
@@ -232,7 +232,7 @@ def recurring(contents: Contents) -> list[Finding]:
         values, counts = np.unique(seen, return_counts=True)
         for value, count in zip(values[counts > 2].tolist(), counts[counts > 2].tolist(), strict=True):
             expected = PEAK * len(seen) / contents.values[j]
-            if len(values) * pdtrc(count - 1, min(expected, count)) < CHANCE:
+            if len(values) * scipy.special.pdtrc(count - 1, min(expected, count)) < CHANCE:
                 end = " (its largest)" if value == values[-1] else " (its smallest)" if value == values[0] else ""
                 i, step = np.argwhere(contents.x[..., j] == value)[0].tolist()
                 found.append(
@@ -311,7 +311,7 @@ def drifting(contents: Contents) -> list[Finding]:
         above += np.einsum("cnd,n->cd", centred, order)
         variance += (centred**2).sum(1) * (order**2).sum() / (len(rows) - 1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        p = 2 * ndtr(-np.abs(above) / np.sqrt(variance))
+        p = 2 * scipy.special.ndtr(-np.abs(above) / np.sqrt(variance))
     words = ("readings", "noise")
     return [
         Finding(
@@ -376,4 +376,4 @@ def _smallest_gap(x: np.ndarray) -> float:
 def _more_than_chance(count: int, pairs: float, values: np.ndarray, times: int = 1) -> bool:
     """Whether so many coincidences among `pairs` of readings, of `times` steps each, are beyond chance."""
     rate = float(np.prod(np.minimum(1.0, PEAK / values))) ** times
-    return count > 0 and pdtrc(count - 1, pairs * rate) < CHANCE
+    return count > 0 and scipy.special.pdtrc(count - 1, pairs * rate) < CHANCE

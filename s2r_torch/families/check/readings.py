@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import scipy
 import torch
-from scipy.special import chdtrc
 from torch import Tensor
 
 from s2r_torch.density.nodes import nodes_for
@@ -176,7 +176,7 @@ def _dependence(one: Tensor, other: Tensor) -> float:
     n = one.shape[1]
     z = torch.einsum("bnf,bng->bfg", one, other) / n**0.5
     pooled = z.square().sum(0)  # about chi-square with B degrees of freedom
-    return float(chdtrc(len(one), float(pooled.max()))) * pooled.numel()
+    return float(scipy.special.chdtrc(len(one), float(pooled.max()))) * pooled.numel()
 
 
 def check_buffers(probe: Probe) -> list[Finding]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+import scipy
 import torch
-from scipy.special import chdtrc
 from torch import Tensor
 
 from s2r_torch.base import StateGraph
@@ -199,7 +199,7 @@ def _closeness(probe: Probe, graph: StateGraph, x: Tensor, ids: tuple[int, ...])
     least = float(distance[worst])
     p = ks_p_values(x[:, s], x[:, t])
     where = f"after actions {graph.paths[s]} and {graph.paths[t]}"
-    together = float(chdtrc(2 * len(p), -2 * float(p.clamp(min=1e-300).log().sum())))  # Fisher
+    together = float(scipy.special.chdtrc(2 * len(p), -2 * float(p.clamp(min=1e-300).log().sum())))  # Fisher
     if together > ALIKE:
         found = f"states {where} show the same readings (p = {together:.2g} over {len(p)} simulators)"
         cause = "the sensor does not see what tells them apart (Assumption 5)"
