@@ -73,7 +73,7 @@ class BellmanTable:
 
     risks: Tensor
     V_hat: Tensor  # what members promise
-    earned: Tensor  # what their policies earn (`Evaluator.earned`)
+    earned: Tensor  # what their policies earn
 
 
 def bellman_table(simulators: Guard, D_hat: Tensor, ensemble: Ensemble, n: int, seed: Seed) -> BellmanTable:
@@ -101,10 +101,9 @@ def _table(simulators: Guard, D_hat: Tensor, ensemble: Ensemble, n: int, seed: S
     V_hat, earned = torch.zeros_like(risks), torch.zeros_like(risks)
     data = decisions(simulators, graph, n, seed)
     for step, s in graph.backward():
-        following = None if step == graph.horizon - 1 else graph.next_state[s]
-        V_next, earned_next = (None if following is None else after[:, :, following] for after in (V_hat, earned))
-        risks[:, :, s], V_hat[:, :, s] = evaluator.bellman_risks(step, data[s], V_next)
-        earned[:, :, s] = evaluator.earned(step, data[s], earned_next)
+        last, following = step == graph.horizon - 1, graph.next_state[s]
+        after = (None, None) if last else (V_hat[:, :, following], earned[:, :, following])
+        risks[:, :, s], V_hat[:, :, s], earned[:, :, s] = evaluator.bellman_risks(step, data[s], *after)
     return risks, V_hat, earned
 
 

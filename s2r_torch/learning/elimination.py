@@ -109,15 +109,13 @@ class Knowledge:
     def blank(judges: Judges) -> Knowledge:
         """Nothing eliminated, nothing learned."""
         F, (B, xi) = judges.ensemble.size, judges.D_hat.shape[:2]
-        earners = judges.elimination.earners
+        among = judges.elimination.earners
         return Knowledge(
             alive=torch.ones(F, dtype=torch.bool),
             V_hat=torch.full((F, B, xi), torch.nan, dtype=torch.float64),
             learned=torch.zeros(xi, dtype=torch.bool),
             risk=torch.zeros(F, dtype=torch.float64),
-            earners=torch.ones(F, dtype=torch.bool)
-            if earners is None
-            else torch.zeros(F, dtype=torch.bool).scatter_(0, torch.tensor(earners), True),
+            earners=torch.isin(torch.arange(F), torch.tensor(range(F) if among is None else among)),
         )
 
     def best(self) -> int:
@@ -214,7 +212,7 @@ def td_eliminate(state: int, knowledge: Knowledge, judges: Judges) -> Knowledge:
     data = judges.samples.decisions(state)
     evaluator = judges.evaluator(knowledge.alive)
     V_next = None if step == judges.graph.horizon - 1 else knowledge.V_hat[:, :, judges.graph.next_state[state]]
-    risks, V_hat = evaluator.bellman_risks(step, data, V_next)
+    risks, V_hat, _ = evaluator.bellman_risks(step, data, V_next)
     entry = knowledge.alive
     evidence = Evidence(risks[entry], judges.budget.n_train, lambda: evaluator.distances(step, data, V_next))
     settings = _settings(state, judges)

@@ -180,59 +180,45 @@ class Evaluator:
             largest[members, simulators] = torch.maximum(largest[members, simulators], change)
         return self._scatter(largest)
 
-    def bellman_risks(self, step: int, data: Transitions, V_next: Tensor | None) -> tuple[Tensor, Tensor]:
+    def bellman_risks(
+        self, step: int, data: Transitions, V_next: Tensor | None, earned_next: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Bellman risks, and greedy values from the same samples (Algorithm 5, line 4; theory.md C6).
 
-            Risk[f, b]  = mean_i (f(D_b, x_i, a_i) - r_i - V_next[f, b, a_i])^2
-            V_hat[f, b] = mean_i max_a f(D_b, x_i, a)
+            Risk[f, b]   = mean_i (f(D_b, x_i, a_i) - r_i - V_next[f, b, a_i])^2
+            V_hat[f, b]  = mean_i max_a f(D_b, x_i, a)
+            earned[f, b] = mean_i (A 1{a_i = pi^f(x_i)} r_i + earned_next[f, b, pi^f(x_i)])
+
+        The last is what pi^f earns from the state on, by others' decisions: unbiased where every action is taken
+        equally often, and readings of different states are independent.
 
         Args:
             step: the layer of the state that the data come from.
             data: `[B, n]` transitions.
             V_next: `[F, B, A]` values of the successors, or None in the last layer.
+            earned_next: `[F, B, A]` likewise; None for 0.
 
         Returns:
-            Risks [F, B] and values [F, B].
+            Risks, values and what is earned, [F, B] each.
 
         Raises:
             ObservationError: a risk is not finite; it would eliminate every predictor. Members are named.
         """
-        risks = torch.zeros(len(self._members), data.x.shape[0], dtype=torch.float64)
-        V_hat = torch.zeros_like(risks)
+        risks, V_hat, earned = torch.zeros(3, len(self._members), data.x.shape[0], dtype=torch.float64)
         for piece, q in self._pieces(step, data.x):
             members, simulators, samples = piece
+            rewards, (best, greedy) = data.rewards[simulators, samples], q.max(-1)
             h = self._differences(piece, q, data, V_next)
-            risks[members, simulators] += (h - data.rewards[simulators, samples]).square().sum(-1)
-            V_hat[members, simulators] += q.amax(-1).sum(-1, dtype=torch.float64)
+            risks[members, simulators] += (h - rewards).square().sum(-1)
+            V_hat[members, simulators] += best.sum(-1, dtype=torch.float64)
+            taken = greedy == data.actions[simulators, samples]
+            earned[members, simulators] += q.shape[-1] * (taken * rewards).sum(-1, dtype=torch.float64)
+            if earned_next is not None:
+                following = earned_next[self._members[members], simulators]
+                earned[members, simulators] += following.gather(-1, greedy).sum(-1)
         self._require_finite("Bellman risks", risks)
         n = data.x.shape[1]
-        return self._scatter(risks / n), self._scatter(V_hat / n)
-
-    def earned(self, step: int, data: Transitions, earned_next: Tensor | None) -> Tensor:
-        """What members' greedy policies earn from a state on, by others' decisions there.
-
-            earned[f, b] = mean_i (A 1{a_i = pi^f(x_i)} r_i + earned_next[f, b, pi^f(x_i)])
-
-        Unbiased where every action is taken equally often, and readings of different states are independent.
-
-        Args:
-            step: the layer of the state that the data come from.
-            data: `[B, n]` transitions.
-            earned_next: `[F, B, A]` of the successors, or None in the last layer.
-
-        Returns:
-            `[F, B]`, in units of total reward.
-        """
-        total = torch.zeros(len(self._members), data.x.shape[0], dtype=torch.float64)
-        for (members, simulators, samples), q in self._pieces(step, data.x):
-            actions = greedy_actions(q)
-            paid = (actions == data.actions[simulators, samples]) * data.rewards[simulators, samples]
-            total[members, simulators] += q.shape[-1] * paid.sum(-1, dtype=torch.float64)
-            if earned_next is not None:
-                total[members, simulators] += (
-                    earned_next[self._members[members], simulators].gather(-1, actions).sum(-1)
-                )
-        return self._scatter(total / data.x.shape[1])
+        return self._scatter(risks / n), self._scatter(V_hat / n), self._scatter(earned / n)
 
     def average_bellman_errors(self, step: int, data: Transitions, x_next: Tensor | None) -> tuple[Tensor, Tensor]:
         """Mean and mean square of  A 1{a_i = pi^f(x_i)} (f(x_i, a_i) - r_i - max_a f(x'_i, a)): [F, B] each.

@@ -68,15 +68,18 @@ def scene():
 
 
 def naive(scene, f, b, successors=True):
-    """(risk, V_hat, h) of one member on one simulator."""
+    """(risk, V_hat, earned, h) of one member on one simulator; what is earned later is V_next, too."""
     _, _, data, V_next, table = scene
-    squares, greedy, h = [], [], []
+    squares, greedy, earned, h = [], [], [], []
     for i in range(N):
         a, r = int(data.actions[b, i]), float(data.rewards[b, i])
         h.append(table[f][b][i][a] - (float(V_next[f, b, a]) if successors else 0.0))
         squares.append((h[-1] - r) ** 2)
         greedy.append(max(table[f][b][i]))
-    return sum(squares) / N, sum(greedy) / N, h
+        best = table[f][b][i].index(greedy[-1])
+        later = float(V_next[f, b, best]) if successors else 0.0
+        earned.append(len(table[f][b][i]) * (r if a == best else 0.0) + later)
+    return sum(squares) / N, sum(greedy) / N, sum(earned) / N, h
 
 
 @pytest.mark.parametrize("chunk", [None, 1, 40, 1000])
@@ -86,18 +89,20 @@ def test_reductions_equal_loops_whatever_the_chunk(scene, chunk, successors, mon
         monkeypatch.setattr(ensemble_module, "CHUNK", chunk)
     ensemble, D, data, V_next, _ = scene
     evaluator = ensemble.evaluator(D)
-    risks, V_hat = evaluator.bellman_risks(STEP, data, V_next if successors else None)
+    following = V_next if successors else None
+    risks, V_hat, earned = evaluator.bellman_risks(STEP, data, following, following)
     values = evaluator.greedy_values(STEP, data.x)
     distances = evaluator.distances(STEP, data, V_next if successors else None)
     assert risks.shape == V_hat.shape == values.shape == (11, B)
     assert risks.dtype == values.dtype == torch.float64 and distances.shape == (11, 11, B)
     for b in range(B):
         rows = [naive(scene, f, b, successors) for f in range(11)]
-        for f, (risk, value, h) in enumerate(rows):
+        for f, (risk, value, income, h) in enumerate(rows):
+            assert float(earned[f, b]) == pytest.approx(income, abs=1e-6)
             assert float(risks[f, b]) == pytest.approx(risk, abs=2e-6)
             assert float(V_hat[f, b]) == pytest.approx(value, abs=1e-6)
             assert float(values[f, b]) == pytest.approx(value, abs=1e-6)
-            for g, (_, _, other) in enumerate(rows):
+            for g, (*_, other) in enumerate(rows):
                 gap = math.sqrt(sum((u - v) ** 2 for u, v in zip(h, other, strict=True)) / N)
                 assert float(distances[f, g, b]) == pytest.approx(gap, abs=2e-6)
 
@@ -147,7 +152,7 @@ def test_q_by_global_index(scene):
 def test_keep_drops_members_for_good_and_leaves_nan(scene):
     ensemble, D, data, V_next, _ = scene
     evaluator = ensemble.evaluator(D)
-    full, _ = evaluator.bellman_risks(STEP, data, V_next)
+    full, *_ = evaluator.bellman_risks(STEP, data, V_next)
     alive = torch.ones(11, dtype=torch.bool)
     assert evaluator.keep(alive) is evaluator
     alive[[0, 5, 6, 7, 9]] = False  # of every group, one whole group included
@@ -155,7 +160,7 @@ def test_keep_drops_members_for_good_and_leaves_nan(scene):
     assert kept.size == 11 and evaluator.holds(alive) and kept.holds(alive)
     damaged = V_next.clone()
     damaged[~alive] = torch.nan  # successors of eliminated members are NaN, and must not matter
-    risks, V_hat = kept.bellman_risks(STEP, data, damaged)
+    risks, V_hat, _ = kept.bellman_risks(STEP, data, damaged)
     values = kept.greedy_values(STEP, data.x)
     torch.testing.assert_close(risks[alive], full[alive], atol=1e-7, rtol=0)
     for result in (risks, V_hat, values):
