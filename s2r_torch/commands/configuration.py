@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import count
@@ -41,6 +41,7 @@ SHIPPED = PACKAGE / "conf"  # of a wheel, which has a clone's conf/ (setup.py)
 CONF = SHIPPED if SHIPPED.is_dir() else PACKAGE.parent / "conf"
 SHARED = CONF / "run"  # experiments and settings of a run, for every command that makes runs
 NAMED = ("env", "net", "world", "encoder")  # groups whose options need no file
+SHOWN = r"-c(?![pnd])|--cf|-i|--in"  # --cfg and --info of Hydra: a configuration is shown, and nothing is done
 
 
 def options(group: str) -> list[str]:
@@ -166,8 +167,10 @@ def folder_of_its_own(wanted: str) -> str:
     """Makes the folder of that name for this process alone, or where there is one already, one with a number behind it.
 
     Names end with the second in which a command was started: of two started in the same one, each gets its own. Hydra
-    asks again for every job of a sweep, and is told the same.
+    asks again for every job of a sweep, and is told the same. Where a configuration is only shown, nothing is made.
     """
+    if any(re.match(SHOWN, argument) for argument in sys.argv[1:]):
+        return wanted
     for number in count(1):
         folder = Path(wanted if number == 1 else f"{wanted}-run{number}")
         try:
@@ -212,6 +215,7 @@ def script(
         folder = Path(hydra_says.runtime.output_dir)
         try:
             with clear_ending(console, kept(cfg, folder)):
+                require_one_of_each(hydra_says.overrides.task)
                 job(cfg, folder, console)
         except Ended as ended:
             if hydra_says.mode != RunMode.MULTIRUN or ended.code != 2:
@@ -240,6 +244,27 @@ def with_home(argument: str) -> str:
     True
     """
     return re.sub(r"""^(hydra\.(?:run|sweep)\.dir=["']?)~(?=[/"']|$)""", lambda m: f"{m[1]}{Path.home()}", argument)
+
+
+def require_one_of_each(overrides: Iterable[str]) -> None:
+    """A run has one family, one encoder, one world: of several, Hydra would silently take the last.
+
+    Args:
+        overrides: of one job, as the command line has them.
+
+    Raises:
+        SettingError: several were given.
+
+    >>> require_one_of_each(["env=grid", "net=[lookup,conv]", "world.readings=[1,2]"])
+    """
+    for override in overrides:
+        several = re.match(r"\+?(env|encoder|world)=\[.*,", override)
+        if several:
+            raise SettingError(
+                expected=f"one name: {several[1]}=NAME",
+                got=printable(override),
+                cause="a list where one value belongs; for one after another, -m and no brackets",
+            )
 
 
 def composed(overrides: list[str]) -> DictConfig:
@@ -275,10 +300,14 @@ def as_setting_error(error: Exception) -> SettingError:
     cause = "a typo on the command line or in a configuration"
     key = re.match(r"Could not override '([^']+)'", text)
     if key and key[1].startswith("net."):
-        network = key[1].split(".")[1]
-        cause = f"net={network} was not given"
+        _, network, *rest = key[1].split(".")
+        cause = f"net={network} was not given" if rest else f"a setting without its network: net.NETWORK.{network}"
     elif key and "." not in key[1]:
         cause = typo(key[1], ["net", *(known for make in DEFAULTS.values() for known in make())])
+    elif "Config group override must be" in text:
+        cause = "null for a group such as env, net or world, which needs a name"
+    elif "Interpolation key" in text:
+        cause += "; --cfg hydra knows Hydra's own part alone: --cfg all"
     elif "~" in text:
         cause = "a tilde, which Hydra's grammar does not know; write $HOME"
     elif "LexerNoViableAlt" in text:

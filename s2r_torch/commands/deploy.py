@@ -41,6 +41,8 @@ def run(cfg: DictConfig, folder: Path, console: Console) -> None:
     if export:
         export_policy(deployed.deployment.policy, export)
         say(console, f"policy of this world written to {printable(settings.export)}")
+    if deployed.not_closed:
+        raise deployed.not_closed
 
 
 def kept(cfg: DictConfig, folder: Path) -> str:

@@ -24,7 +24,7 @@ from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.deployment.policy_file import PolicyFile, load_policy_file
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.deployment.recording.files import require_empty_form
-from s2r_torch.errors import CheckpointError, FileError, S2RError, SettingError, UnlikeSimulatorsError
+from s2r_torch.errors import CheckpointError, FileError, S2RError, SettingError, SimulatorError, UnlikeSimulatorsError
 from s2r_torch.families import FAMILIES, exact, make_family
 from s2r_torch.families.contract import Family
 from s2r_torch.registry import import_namesake, import_plugins, search_working_folder
@@ -72,11 +72,13 @@ class Deployed:
         deployment: the policy of this world.
         title: which world it is, for people.
         worth: what that policy and the best one earn there, where the family knows.
+        not_closed: why the world could not be closed afterwards; what it showed is as good.
     """
 
     deployment: Deployment
     title: str
     worth: tuple[float, float] | None = None
+    not_closed: SimulatorError | None = None
 
 
 @contextmanager
@@ -123,14 +125,15 @@ def deploy_at(site: Site) -> Deployed:
     try:
         return _deployed(site)
     except UnlikeSimulatorsError as error:
-        error.add_note(instead(site.file.fallback))
+        error.add_note(instead(site.file.fallback, bool(site.file.certificate)))
         raise
 
 
-def instead(fallback: Actions | None) -> str:
+def instead(fallback: Actions | None, certified: bool) -> str:
     """What to do in a world that is refused, as far as a policy file says."""
     if fallback is None:
-        return "in a refused world: this file holds no list of actions to follow instead, for nothing was certified"
+        why = "none was saved with it" if certified else "nothing was certified"
+        return f"in a refused world: this file holds no list of actions to follow instead, for {why}"
     return f"in a refused world: follow the actions {spelt(fallback)}, the best fixed list on the simulators"
 
 
@@ -140,11 +143,23 @@ def _deployed(site: Site) -> Deployed:
     if isinstance(world, RecordedWorld):
         return Deployed(_recorded(site, world), str(world.file))
     if isinstance(world, LiveWorld):
-        with _connected(world, site.policy) as connected:
-            return Deployed(_live(site, connected, world.time_limit), str(world.make))
+        return _in_reality(site, world)
     family, theta, simulated = _simulated(site, world)
     deployment = _live(site, simulated)
     return Deployed(deployment, f"{family.name}, world {world.seed}", _worth(site.policy, deployment, family, theta))
+
+
+def _in_reality(site: Site, world: LiveWorld) -> Deployed:
+    """The deployment in a live world; one that cannot be closed at the end takes nothing away from it."""
+    deployment, not_closed = None, None
+    try:
+        with _connected(world, site.policy) as connected:
+            deployment = _live(site, connected, world.time_limit)
+    except SimulatorError as error:
+        if deployment is None:
+            raise
+        not_closed = error
+    return Deployed(deployment, str(world.make), not_closed=not_closed)
 
 
 def _recorded(site: Site, world: RecordedWorld) -> Deployment:

@@ -207,7 +207,9 @@ class ComparisonSettings(Settings):
     entries: Mapping[Name, tuple[str, ...]] = field(default_factory=dict)
     curves: Mapping[Annotated[str, OneOf(COMPARATORS)], Curve] = field(default_factory=dict)
     worlds: Annotated[int, Range(2)] = 400
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: Annotated[
+        tuple[int, ...], Where("different ones, at least one", lambda seeds: seeds and len({*seeds}) == len(seeds))
+    ] = (0, 1, 2)
     wanted: Annotated[float, Range(0)] = 0.05
     common: tuple[str, ...] = ()
 

@@ -144,6 +144,8 @@ def test_other_interfaces_and_failures_are_one_error():
         simulators(of(**old))
     with pytest.raises(SimulatorError, match="old Gym interface, whose reset"):
         simulators(of(reset=lambda self, **k: np.zeros(2)))
+    with pytest.raises(SimulatorError, match="True or False for terminated"):
+        simulators(of(step=lambda self, a: (np.zeros(1), 0.1, "false", "false", {})))
     with pytest.raises(SimulatorError, match="got NoneType"):
         simulators(of(step=lambda self, a: None))
     with pytest.raises(SimulatorError, match="reset to succeed; got ConnectionRefusedError: no robot; .* in Odd"):

@@ -187,6 +187,15 @@ def test_an_episode_may_end_early_only_where_actions_do_not_matter():
     deploy(META, as_world(Robot(ends_after=3), META.problem.spec, graph=graph))  # at the last reading, nobody minds
 
 
+@pytest.mark.parametrize("end", ["false", b"0", np.array([False, False])])
+def test_an_end_that_is_neither_true_nor_false(end):
+    world = as_world(Robot(), META.problem.spec)
+    world._env.step = lambda action: (np.zeros(1, np.float32), 0.0, end, False, {})
+    world.reset(1)
+    with pytest.raises(SimulatorError, match="True or False for terminated and truncated; got .*of type"):
+        world.step(torch.tensor([0]))
+
+
 def test_closing_closes_the_environment():
     robot = Odd()
     as_world(robot, META.problem.spec).close()

@@ -70,6 +70,13 @@ def test_a_disk_that_fills_leaves_none_of_the_files(folder, monkeypatch):
     assert len(write_family("my_line", "function", folder)) == 3
 
 
+@pytest.mark.parametrize("name", ["torch", "numpy", "class", "random", "grid"])
+def test_a_name_that_would_hide_another_module_is_refused(folder, name):
+    with pytest.raises(SettingError, match="a name that is free"):
+        write_family(name, "function", folder)
+    assert not list(folder.iterdir())
+
+
 @pytest.mark.parametrize("base", BASES)
 def test_what_is_written_passes_its_own_test(base, folder, capsys, monkeypatch):
     name = f"my_{base}"

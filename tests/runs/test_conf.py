@@ -122,6 +122,9 @@ def test_a_comparison_is_typed_too():
     assert comparison.seeds == (0,) and comparison.entries["conv"] == ("net=conv",)
     with pytest.raises(SettingError, match="compare.wanted: a number >= 0"):
         build(ComparisonSettings, {**values, "wanted": "little"}, "compare")
+    for seeds in ([], [0, 0]):  # nothing at all, or one run counted as two
+        with pytest.raises(SettingError, match="compare.seeds: .*different ones, at least one"):
+            build(ComparisonSettings, {**values, "seeds": seeds}, "compare")
 
 
 # -- what a user brings ------------------------------------------------------------------------------------------------

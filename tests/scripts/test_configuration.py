@@ -74,6 +74,11 @@ def test_commands_that_start_in_one_second_get_a_folder_each(run, tmp_path, monk
     assert there == [f"20260102-030405-{kind}{end}" for end in ("", "-run2", "-run3")]
 
 
+@pytest.mark.parametrize("shown", [["--cfg", "all", "--resolve"], ["-c", "hydra"], ["--info"]])
+def test_a_configuration_that_is_only_shown_leaves_no_folder(run, tmp_path, shown):
+    assert run(*shown)[0] == 0 and not list(tmp_path.iterdir())
+
+
 def test_outputs_that_are_closed_are_no_failure(tmp_path):
     """Nor does a file that is opened later take the number of an output."""
     command = [sys.executable, str(ROOT / "scripts" / "plan.py"), "json=true", "figure=null"]
@@ -103,6 +108,11 @@ def test_help_says_what_there_is(run, tmp_path):
         (["env.width=4"], "SettingError: expected an odd width >= 3; got 4; likely cause: the safe cell"),
         (["sede=1"], "Could not override 'sede'.; likely cause: a typo for seed"),
         (["net.conv.width=64"], "Could not override 'net.conv.width'.; likely cause: net=conv was not given"),
+        (["net.width=64"], "likely cause: a setting without its network: net.NETWORK.width"),
+        (["env=null"], "null for a group such as env"),
+        (["env=[grid,lock]"], "expected one name: env=NAME; got env=[grid,lock]"),
+        (["encoder=[pca,learned]"], "expected one name: encoder=NAME; got encoder=[pca,learned]"),
+        (["--cfg", "hydra", "--resolve"], "--cfg hydra knows Hydra's own part alone: --cfg all"),
         (["net=null"], "SettingError: expected settings that can be put together; got"),
         (["+experiment=gird"], "Could not find 'experiment/gird'"),
         (["name=~/mine"], "write $HOME"),

@@ -26,7 +26,15 @@ from s2r_torch.deployment.header import FALLBACK
 from s2r_torch.deployment.likeness import Likeness
 from s2r_torch.deployment.policy_file import save_policy
 from s2r_torch.deployment.recording.files import read_recording
-from s2r_torch.errors import CheckpointError, FileError, RecordingError, S2RError, SettingError, UnlikeSimulatorsError
+from s2r_torch.errors import (
+    CheckpointError,
+    FileError,
+    RecordingError,
+    S2RError,
+    SettingError,
+    SimulatorError,
+    UnlikeSimulatorsError,
+)
 from s2r_torch.reports.endings import Ended, clear_ending
 from s2r_torch.runs.deploying import instead
 
@@ -253,7 +261,8 @@ def test_an_unlike_world_is_refused_unless_one_insists(judged, monkeypatch):
     monkeypatch.setattr(deployment, "likeness_of", lambda *_: unlike)
     with pytest.raises(UnlikeSimulatorsError, match="mean of row") as refusal:
         deploy("world=grid", "world.seed=1")
-    assert refusal.value.__notes__ == [instead(None)] and "no list of actions to follow instead" in instead(None)
+    assert refusal.value.__notes__ == [instead(None, certified=True)]
+    assert "nothing was certified" in instead(None, False) and "none was saved with it" in instead(None, True)
     text = deploy("world=grid", "world.seed=1", "refuse=false")
     assert text.index("WARNING: this world is refused") < text.index("CERTIFICATE")
 
@@ -338,6 +347,15 @@ def test_a_robot_is_closed_once_however_it_ends(site, monkeypatch):
     with pytest.raises(SettingError, match="obs_dim = 2"):
         deploy(*ROBOT_LOGGED)
     assert (site / "closed.txt").read_text() == "xx"
+
+
+def test_what_a_world_showed_is_used_though_it_cannot_be_closed(site):
+    (site / "tired.py").write_text(
+        "import robot\n\nclass Tired(robot.Robot):\n    def close(self):\n        raise OSError('motor driver gone')\n"
+    )
+    with pytest.raises(SimulatorError, match="to be closed; got OSError: motor driver gone"):
+        deploy("world=gym", "world.make=tired:Tired", "export=robot.pt2")
+    assert (site / "robot.pt2").exists()
 
 
 def test_a_form_with_readings_is_never_written_over(site):

@@ -79,7 +79,7 @@ def held_actions(env: gymnasium.Env, actions: Sequence[Sequence[float]], steps: 
             for _ in range(steps):
                 observation, reward, terminated, truncated, info = self.env.step(meant[action])
                 total += float(reward)
-                if terminated or truncated:
+                if truth(terminated) or truth(truncated):
                     break
             return observation, total, terminated, truncated, info
 
@@ -301,7 +301,7 @@ def step_env(env: gymnasium.Env, action: int) -> tuple[object, object, bool, boo
             cause="an environment of the old Gym interface" if many and len(result) == 4 else "a fault in its step",
         )
     observation, reward, terminated, truncated, _ = result
-    return observation, reward, bool(terminated), bool(truncated)
+    return observation, reward, truth(terminated), truth(truncated)
 
 
 def checked_actions(env: gymnasium.Env, horizon: int) -> int:
@@ -359,3 +359,21 @@ def plain_reward(reward: object) -> float:
             cause="a vector of rewards (give a reward model that does not use them), or a fault in the environment",
         )
     return numbers.item()
+
+
+def truth(value: object) -> bool:
+    """`terminated` or `truncated` of a step.
+
+    Raises:
+        SimulatorError: text, of which "false" would pass for True, or what has no truth, such as an array of two.
+    """
+    try:
+        if not isinstance(value, str | bytes):
+            return bool(value)
+    except (ValueError, TypeError, RuntimeError):
+        pass
+    raise SimulatorError(
+        expected="True or False for terminated and truncated",
+        got=f"{printable(repr(value), 60)} of type {type(value).__name__}",
+        cause="text from a protocol, or the values of a step in another order",
+    )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from s2r_torch.base import ProblemSpec, StateGraph, UnlabelledWorld, unmasked
 from s2r_torch.errors import ObservationError, SettingError, SimulatorError
-from s2r_torch.families.gym.family import checked_actions
+from s2r_torch.families.gym.family import checked_actions, truth
 from s2r_torch.text import printable
 
 
@@ -74,7 +74,7 @@ class EnvWorld:
         result = self._env.step(self._first + action)
         if not (isinstance(result, tuple) and len(result) == 5):
             raise _old_interface("step", _described(result))
-        observation, self._ended, truncated = result[0], bool(result[2]), bool(result[3])  # result[1] is the reward
+        observation, (self._ended, truncated) = result[0], map(truth, result[2:4])  # result[1] is the reward
         if truncated and not self._ended and len(self._path) < self.spec.horizon - 1:
             raise SimulatorError(
                 expected=f"an episode of {self.spec.horizon} steps",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import keyword
 import sys
 from contextlib import suppress
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 from s2r_torch.errors import FileError, SettingError
@@ -44,9 +46,11 @@ def write_family(name: str, base: str, folder: Path) -> list[Path]:
         raise SettingError(
             expected="files that are not there yet", got=", ".join(there), cause="a family that was written before"
         )
-    if name in FAMILIES or name in sys.stdlib_module_names:
+    if name in FAMILIES or keyword.iskeyword(name) or name in sys.stdlib_module_names or _installed(name):
         raise SettingError(
-            expected="a name that is free", got=repr(name), cause="a family, or a module of Python, has that name"
+            expected="a name that is free",
+            got=repr(name),
+            cause="a family, a word of Python, or a module of Python or of a package has that name",
         )
     try:
         for path, text in texts.items():
@@ -58,3 +62,9 @@ def write_family(name: str, base: str, folder: Path) -> list[Path]:
                 removed(path)
         raise
     return list(texts)
+
+
+def _installed(name: str) -> bool:
+    """Whether a module of that name is there already, which a file of that name would hide."""
+    spec = find_spec(name)
+    return spec is not None and spec.origin is not None  # a folder that holds no module hides nothing
