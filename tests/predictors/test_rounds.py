@@ -8,12 +8,13 @@ from support.attacks import make_net, problem, readings
 from support.worlds import random_world
 
 from s2r_torch.episodes import Transitions
+from s2r_torch.predictors.nets import net as nets
 from s2r_torch.predictors.training import work
 from s2r_torch.predictors.training.data import TrainingData
 from s2r_torch.predictors.training.fit import Listener, fit
 from s2r_torch.predictors.training.settings import TrainingSettings
 from s2r_torch.predictors.training.shortfall import spread, unexplained
-from s2r_torch.predictors.training.targets import best_shares
+from s2r_torch.predictors.training.targets import Payments, Values, View, best_shares
 from s2r_torch.rng import Seed
 
 FEW_STEPS = TrainingSettings(
@@ -76,6 +77,27 @@ def paid_by_theta(where, count=24):
 
     samples = tuple(map(tried, where.graph.layer.tolist()))
     return TrainingData(D * (0.5 + theta[:, None, None]), samples)
+
+
+def test_teacher_and_net_look_at_a_batch_with_one_look_up(monkeypatch):
+    where, looked = problem("line"), []
+    net, data = make_net("lookup", where, members=2), paid_by_theta(where)
+    states, D = where.graph.states_of(1), data.D.float()
+    view = View(data.columns(states).x, D[:, states], net.standardised(D), net.scarcity(None).expand(len(D)))
+    V_hat, walked = torch.rand(2, len(D), where.graph.num_states), torch.ones(len(D), where.graph.num_states)
+    targets = Values.of(net, Payments.of(data, where.spec.num_actions), V_hat, walked, 1, 8)
+    assert targets.teacher is net
+    look_up = nets.look_up
+    monkeypatch.setattr(nets, "look_up", lambda *given: (looked.append(1), look_up(*given))[1])
+    rows, columns = torch.tensor([3, 7]), torch.tensor([[0, 9], [4, 15]])
+    seen = view.at(net, rows, columns)
+    wanted, _ = targets.of_seen(seen)
+    said = seen.q(net, 1)
+    assert len(looked) == 1 and said.shape == wanted.shape == (2, 2, 2, where.spec.num_actions)
+    for k, row in enumerate(rows.tolist()):
+        x = view.x[row, columns[k]][None]
+        alone = net.raw_q(1, view.summary[row, None], net.local(D[row, None], 1, x), x, view.scarcity[row, None])
+        torch.testing.assert_close(said[:, k], alone[:, 0])
 
 
 def test_rewards_that_are_not_explained_are_fitted_again_and_that_goes_on_to_the_bit(tmp_path, monkeypatch):

@@ -202,7 +202,8 @@ class _Fit:
         """What the median member misses of a layer's mean rewards, on held-out simulators, and their variance."""
         states, view, rows = self.graph.states_of(layer), self._view(layer), self.draw.held_out(1)
         targets, columns = Rewards.of(self.data, self.payments, states), torch.arange(view.x.shape[1])
-        said = [view.q(self.rewards, layer, few, columns.expand(len(few), -1)) for few in rows.split(FEW)]
+        seen = (view.at(self.rewards, few, columns.expand(len(few), -1)) for few in rows.split(FEW))
+        said = [some.q(self.rewards, layer) for some in seen]
         by_state = torch.cat(said, 1).clamp(0, 1).unflatten(2, (len(states), -1))
         paid, tried = (part.unflatten(1, (len(states), -1)) for part in (targets.paid, targets.tried))
         return float(unexplained(by_state, paid[rows], tried[rows]).median()), spread(paid, tried)
@@ -217,7 +218,8 @@ class _Fit:
             columns = self._valued(layer)
             leaving.append(self.D.new_zeros(len(self.D), len(states), self.graph.num_actions))
             for rows in torch.arange(len(self.D)).split(FEW):
-                Q_hat = targets.at(view, rows, columns.flatten().expand(len(rows), -1))[0].unflatten(2, columns.shape)
+                seen = view.at(self.rewards, rows, columns.flatten().expand(len(rows), -1))
+                Q_hat = targets.of_seen(seen)[0].unflatten(2, columns.shape)
                 self.memory.V_hat[:, rows[:, None], states] = Q_hat.amax(-1).mean(-1)
                 leaving[-1][rows] = best_shares(Q_hat, CLOSE).mean((0, 3))
         self.memory.walked = self.graph.walked(leaving[::-1])
@@ -229,9 +231,9 @@ class _Fit:
 
         def of_layer(layer: int) -> tuple[Tensor, Tensor]:
             view, targets, valued = self._view(layer), self._values(layer), self._valued(layer)
-            columns = valued.flatten().expand(len(rows), -1)
-            said = view.q(self.net, layer, rows, columns).clamp(0, 1)
-            return said.unflatten(2, valued.shape), targets.at(view, rows, columns)[0].unflatten(2, valued.shape)
+            seen = view.at(self.net, rows, valued.flatten().expand(len(rows), -1))
+            said, Q_hat = seen.q(self.net, layer).clamp(0, 1), targets.of_seen(seen)[0]
+            return said.unflatten(2, valued.shape), Q_hat.unflatten(2, valued.shape)
 
         return shortfall(self.graph, of_layer, self.memory.V_hat[:, rows, 0].mean(1))
 

@@ -173,8 +173,9 @@ class LayerFit(LightningModule):
 
     def _squares(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Squared errors [F, k, c], over the actions whose targets are known: their mean, or of the one tried."""
-        value, known = self.targets.at(self.view, rows, columns)
-        squares = (self.view.q(self.net, self.layer, rows, columns) - value).square()
+        seen = self.view.at(self.net, rows, columns)
+        value, known = self.targets.of_seen(seen)
+        squares = (seen.q(self.net, self.layer) - value).square()
         return squares.mean(-1) if known is None else (squares * known).sum(-1)
 
     # -- samples -----------------------------------------------------------------------------------------------------

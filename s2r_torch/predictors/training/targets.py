@@ -15,6 +15,7 @@ is all that its values promise.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -39,16 +40,36 @@ class View:
     summary: Tensor  # [R, K]
     scarcity: Tensor  # [R]
 
-    def q(self, net: Net, layer: int, rows: Tensor, columns: Tensor) -> Tensor:
-        """What a net says of these rows [k] at columns [k, c] of each: [F, k, c, A], unclamped."""
-        device, here = self.summary.device, rows.cpu()
-        x = self.x[(here % len(self.x))[:, None], columns.cpu()]
-        local = net.looked_up(self.D, x, here)
-        return net.raw_q(layer, self.summary[rows], local.to(device), x.to(device), self.scarcity[rows])
+    def at(self, net: Net, rows: Tensor, columns: Tensor) -> Seen:
+        """What nets like this one, of the same grid and scales, see of rows [k] at columns [k, c] of each."""
+        return Seen(net, self, rows, columns)
 
     def to(self, device: torch.device) -> View:
         """On another device, but for what is looked up."""
         return View(self.x, self.D, self.summary.to(device), self.scarcity.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Some samples as nets see them; densities are looked up once, when the first net is asked."""
+
+    like: Net
+    view: View
+    rows: Tensor  # [k]
+    columns: Tensor  # [k, c]
+
+    def q(self, net: Net, layer: int) -> Tensor:
+        """What a net says of them: [F, k, c, A], unclamped."""
+        view, (local, x) = self.view, self._local
+        return net.raw_q(layer, view.summary[self.rows], local, x, view.scarcity[self.rows])
+
+    @cached_property
+    def _local(self) -> tuple[Tensor, Tensor]:
+        """Densities looked up [k, c, S], and readings [k, c, d]."""
+        view, here = self.view, self.rows.cpu()
+        x = view.x[(here % len(view.x))[:, None], self.columns.cpu()]
+        device = view.summary.device
+        return self.like.looked_up(view.D, x, here).to(device), x.to(device)
 
 
 class Targets(Protocol):
@@ -61,8 +82,8 @@ class Targets(Protocol):
     def pick(self, rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
         """Random columns [k, count] of rows [k], those that matter most the most often."""
 
-    def at(self, view: View, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Values [F or 1, k, c, A] at rows [k] and columns [k, c]; and which of them are known, or None for all."""
+    def of_seen(self, seen: Seen) -> tuple[Tensor, Tensor | None]:
+        """Values [F or 1, k, c, A] of some samples; and which of them are known, or None for all."""
 
     def to(self, device: torch.device) -> Targets:
         """On another device."""
@@ -117,8 +138,8 @@ class Rewards:
         none = tells.sum(-1, keepdim=True) == 0  # a simulator that tells nothing is asked all the same, and ignored
         return torch.multinomial(tells + none, count, replacement=True, generator=generator)
 
-    def at(self, view: View, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor | None]:
-        b = (rows % len(self.paid))[:, None]
+    def of_seen(self, seen: Seen) -> tuple[Tensor, Tensor | None]:
+        b, columns = (seen.rows % len(self.paid))[:, None], seen.columns
         return self.paid[b, columns][None], self.tried[b, columns]
 
     def to(self, device: torch.device) -> Rewards:
@@ -160,12 +181,12 @@ class Values:
         return state * n + torch.randint(n, state.shape, generator=generator)
 
     @torch.no_grad()
-    def at(self, view: View, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor | None]:
-        r_hat = self.constant[columns]
+    def of_seen(self, seen: Seen) -> tuple[Tensor, Tensor | None]:
+        r_hat = self.constant[seen.columns]
         if self.teacher is not None:
-            predicted = view.q(self.teacher, self.layer, rows, columns).clamp(0, 1)
-            r_hat = torch.where(self.varies[columns], predicted, r_hat)
-        return (r_hat + self.V_next[:, rows[:, None], self.state[columns]]).clamp(0, 1), None
+            predicted = seen.q(self.teacher, self.layer).clamp(0, 1)
+            r_hat = torch.where(self.varies[seen.columns], predicted, r_hat)
+        return (r_hat + self.V_next[:, seen.rows[:, None], self.state[seen.columns]]).clamp(0, 1), None
 
     def to(self, device: torch.device) -> Values:
         teacher = None if self.teacher is None else self.teacher.to(device)
