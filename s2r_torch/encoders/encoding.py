@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from s2r_torch.encoders import encoder_class
 from s2r_torch.encoders.contract import Encoder
 from s2r_torch.errors import CheckpointError, ObservationError, SettingError
 from s2r_torch.files.json_schema import MapOf, Record, Text, Values, check
+from s2r_torch.held import attributes, changed, numbers
 from s2r_torch.schema import arguments
 from s2r_torch.text import printable
 
@@ -100,7 +101,7 @@ def made(name: str, settings: Mapping[str, Any], raw: ProblemSpec) -> Encoding:
     with torch.random.fork_rng(devices=[]):  # a user's module may draw from torch's own stream
         torch.manual_seed(0)
         module = _tried(lambda: kind(**given).eval(), name)
-    d = _features(module, name, raw)
+    d = examined(module, name, raw)
     return Encoding(name, given, module, raw, features_spec(raw, (0.0,) * d, (1.0,) * d))
 
 
@@ -131,30 +132,70 @@ def rebuilt(recipe: dict, tensors: Mapping[str, Tensor], raw: ProblemSpec, spec:
         )
     encoding.module.load_state_dict(dict(tensors))
     encoding.module.requires_grad_(False)
+    examined(encoding.module, encoding.name, raw)  # with its own numbers
     return replace(encoding, spec=spec)
 
 
-def _features(module: Encoder, name: str, raw: ProblemSpec) -> int:
-    """d, by trying."""
-    with torch.no_grad():
-        z = _tried(lambda: module(torch.zeros(2, raw.obs_dim)), name)
-    good = isinstance(z, Tensor) and z.ndim == 2 and len(z) == 2 and z.dtype == torch.float32
-    if not good or (name != IDENTITY and not 1 <= z.shape[1] <= MOST_FEATURES):
-        raise SettingError(
-            expected=f"float32 features [N, d] of readings [N, {raw.obs_dim}], d = 1 .. {MOST_FEATURES}",
-            got=f"{z.dtype} of shape {list(z.shape)} for N = 2" if isinstance(z, Tensor) else type(z).__name__,
-            cause=f"the encoder {name}: densities live on at most {MOST_FEATURES} dimensions",
+@torch.no_grad()
+def examined(module: Encoder, name: str, raw: ProblemSpec) -> int:
+    """d, by trying: whether phi is a function of one reading and of its own numbers alone.
+
+    Raises:
+        SettingError: it is not, by what it does with BLOCK readings of the box, which it is always given.
+    """
+    u = torch.rand(BLOCK, raw.obs_dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    low, high = torch.tensor(raw.low, dtype=torch.float64), torch.tensor(raw.high, dtype=torch.float64)
+    x = (low + (high - low) * u).float()
+    z = _called(module, name, x)
+    if name == IDENTITY:
+        return z.shape[1]
+    if not 1 <= z.shape[1] <= MOST_FEATURES:
+        _refuse(
+            name,
+            f"features [N, d], d = 1 .. {MOST_FEATURES},",
+            f"d = {z.shape[1]}",
+            "densities live on so many dimensions at most",
         )
+    held = attributes(module) | numbers(module)  # after a first call: what is made once may be kept
+    if not _close(_called(module, name, x), z):
+        _refuse(name, "the same features for the same readings", "others", "noise, or a counter, in its forward")
+    kept = changed(held, attributes(module) | numbers(module))
+    if kept:
+        cause = "a forward that learns or counts (batch statistics of training): it must be frozen"
+        _refuse(name, "what it holds to stay as it is", f"others after a call: {', '.join(kept[:4])}", cause)
+    others = x.clone()
+    others[1::2] = x.flip(0)[1::2] / 2
+    if not (_close(_called(module, name, others)[::2], z[::2]) and _close(_called(module, name, x.flip(0)).flip(0), z)):
+        _refuse(name, "features reading by reading", "others beside other readings", "statistics or order of the batch")
     return z.shape[1]
+
+
+def _called(module: Encoder, name: str, x: Tensor) -> Tensor:
+    """phi(x) of one block, [N, d] float32."""
+    z = _tried(lambda: module(x.clone()), name)
+    if not (isinstance(z, Tensor) and z.layout == torch.strided and z.dtype == torch.float32 and z.ndim == 2) or (
+        len(z) != len(x)
+    ):
+        got = f"{z.dtype} of shape {list(z.shape)} for N = {len(x)}" if isinstance(z, Tensor) else type(z).__name__
+        _refuse(name, f"float32 features [N, d] of readings [N, {x.shape[1]}]", got, "another type, or another shape")
+    return z.clone()
+
+
+def _refuse(name: str, expected: str, got: str, cause: str) -> NoReturn:
+    raise SettingError(expected=f"{expected} from the encoder {name}", got=got, cause=cause)
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool(torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True))
 
 
 def _tried(make, name: str):
     """What a user's module gives; whatever it raises becomes a SettingError that names it."""
     try:
         return make()
-    except SettingError:
+    except (SettingError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:  # a SystemExit of theirs would be an end of ours
         raise SettingError(
             expected=f"an encoder {name} that can be made and takes readings [N, D]",
             got=printable(f"{type(error).__name__}: {error}"),

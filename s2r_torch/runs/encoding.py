@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from s2r_torch.encoders.encoding import Encoding, features_spec
+from s2r_torch.encoders.encoding import Encoding, examined, features_spec
 from s2r_torch.encoders.views import Views
 from s2r_torch.errors import ObservationError
 from s2r_torch.families.draws import Draws
@@ -21,6 +21,7 @@ def encode_readings(settings: RunSettings, draws: Draws, progress: Progress) -> 
 
     Raises:
         ObservationError: a feature that is the same for all readings.
+        SettingError: an encoder that is no function of one reading.
 
     Cost:
         With an encoder, about 1000 to 2000 episodes on each of as many simulators as train F.
@@ -33,6 +34,7 @@ def encode_readings(settings: RunSettings, draws: Draws, progress: Progress) -> 
     views = Views(simulators, draws.seed.child("encode", "views"))
     notes = phi.module.fit(views, draws.seed.child("encode", "fit"))
     phi.module.requires_grad_(False).eval()
+    examined(phi.module, phi.name, phi.raw)  # as it is from now on
     few = Views(simulators.select(range(min(BOXED, len(simulators)))), draws.seed.child("encode", "box"))
     return Encoded(boxed(phi, few), tuple(notes))
 

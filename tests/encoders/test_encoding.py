@@ -1,5 +1,6 @@
 """The door that readings enter by: the same bits whatever is read at once, and what it refuses."""
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from torch import nn
 
 from s2r_torch.encoders import ENCODERS, register_encoder
 from s2r_torch.encoders.contract import Encoder
-from s2r_torch.encoders.encoding import BLOCK, in_blocks, made, rebuilt
+from s2r_torch.encoders.encoding import BLOCK, examined, in_blocks, made, rebuilt
 from s2r_torch.errors import CheckpointError, ObservationError, S2RError, SettingError
 
 RAW = strip().spec
@@ -92,6 +93,55 @@ def test_encoders_that_are_refused(name, settings, words):
         made_here[name]()
     with pytest.raises(SettingError, match=words):
         made(name, settings, RAW)
+
+
+def _counting(self, x):
+    self.calls = getattr(self, "calls", 0) + 1
+    return x[:, :2] if self.calls < 1000 else -x[:, :2]
+
+
+def _remembering(self, x):
+    self.first = getattr(self, "first", x[:, :2])
+    return self.first
+
+
+NO_FUNCTIONS = {
+    "noisy": (lambda self, x: x[:, :2] + torch.rand(len(x), 2), "the same features for the same readings"),
+    "counting": (_counting, "what it holds to stay as it is .*; got others after a call: calls"),
+    "standardising": (lambda self, x: (x - x.mean(0))[:, :2], "features reading by reading"),
+    "sorting": (lambda self, x: x.sort(0).values[:, :2], "features reading by reading"),
+    "spreading": (lambda self, x: x[:1, :2].expand(len(x), 2), "features reading by reading"),
+    "remembering": (_remembering, "features reading by reading"),
+    "cutting": (lambda self, x: x[:4, :2], r"got torch.float32 of shape \[4, 2\] for N = 128"),
+    "sparse": (lambda self, x: x[:, :2].to_sparse(), "expected float32 features"),
+    "leaving": (lambda self, x: sys.exit(0), "got SystemExit: 0"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_FUNCTIONS)
+def test_an_encoder_that_is_no_function_of_one_reading_is_refused(kind):
+    forward, words = NO_FUNCTIONS[kind]
+    if kind not in ENCODERS:
+        wrong(kind, forward)
+    with pytest.raises(SettingError, match=words):
+        made(kind, {}, RAW)
+
+
+def test_an_encoder_that_learns_once_it_is_fitted_is_refused_by_its_numbers():
+    def forward(self, x):
+        return self.norm(x)[:, :2]
+
+    def init(self, obs_dim):
+        Encoder.__init__(self, obs_dim)
+        self.norm = nn.BatchNorm1d(obs_dim)
+
+    if "norm" not in ENCODERS:
+        kind = type("Norm", (Encoder,), {"__init__": init, "forward": forward, "__module__": __name__})
+        register_encoder("norm")(kind)
+    phi = made("norm", {}, RAW)  # in use it is a function
+    phi.module.norm.train()
+    with pytest.raises(SettingError, match="others after a call: norm.running_mean"):
+        examined(phi.module, "norm", RAW)
 
 
 def test_what_was_written_is_rebuilt_and_nothing_else():

@@ -396,8 +396,25 @@ REFUSED = {
     "no module": (lambda i, o: lambda x: x, "an nn.Module from Mine.module; got function"),
     "hidden": (Hidden, "members that differ by their parameters alone"),
     "double": (lambda i, o: nn.Linear(i, o, dtype=torch.float64), "to map rows .*; got RuntimeError: .*dtype"),
+    "counter": (lambda i, o: Counting(i, o, False), "attributes that stay as they are .*; got others .*: seen"),
+    "counter in training": (
+        lambda i, o: nn.Sequential(Counting(i, o, True)),
+        r"attributes that stay as they are .*; got others after a call: 0\.seen",
+    ),
     "nan": (lambda i, o: nn.Sequential(nn.Linear(i, o), Logarithm()), "finite values from Mine.module; got NaN"),
 }
+
+
+class Counting(nn.Linear):
+    """Another function after so many calls."""
+
+    def __init__(self, inputs, outputs, only_in_training):
+        super().__init__(inputs, outputs)
+        self.only_in_training, self.seen = only_in_training, [0]
+
+    def forward(self, x):
+        self.seen[0] += self.training or not self.only_in_training
+        return super().forward(x) * (1 if self.seen[0] < 1000 else -1)
 
 
 class Noise(nn.Module):

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from s2r_torch.defaults import plain_torch
 from s2r_torch.errors import S2RError, SettingError
+from s2r_torch.held import attributes, changed
 from s2r_torch.predictors.nets.architectures import LookupNet
 from s2r_torch.predictors.nets.steps import Constants, Sizes, Step
 from s2r_torch.text import printable
@@ -156,11 +157,20 @@ class _Examined:
         """What the module gives in use, [ROWS, A]."""
         module.eval()
         q = self._values(module, rows).to(rows.dtype)
+        held = attributes(module)
         if not _close(self._called(module, rows), q):
             self.refuse("the same values for the same rows", "others", "randomness that `eval()` does not switch off")
         if not _close(self._called(module, rows[:1]), q[:1]):
             self.refuse("values row by row", "others for a row alone", "statistics of the batch, or an order of rows")
+        self._require_kept(module, held)
         return q
+
+    def _require_kept(self, module: nn.Module, held: dict[str, object]) -> None:
+        """Refuses what calls leave behind: no file holds it, and values may come to depend on it."""
+        found = changed(held, attributes(module))
+        if found:
+            expected, got = "attributes that stay as they are", f"others after a call: {', '.join(found[:4])}"
+            self.refuse(expected, got, "a counter or a memory in its forward: members would depend on earlier calls")
 
     def state(self, rows: Tensor) -> tuple[dict[str, tuple[Tensor, bool]], Weights]:
         """Parameters, stacked, with whether they are trained; and buffers, which are constants."""
@@ -173,15 +183,17 @@ class _Examined:
             self.refuse("parameters of real numbers", f"others in {', '.join(odd[:4])}", "make constants buffers")
         constants = {name: buffer.detach().clone() for name, buffer in first.named_buffers()}
         written = {name: (id(buffer), buffer._version) for name, buffer in first.named_buffers()}
+        held = attributes(first)
         self._require_gradients(self._values(first.train(), rows), trained)
-        changed = [name for name, buffer in first.named_buffers() if written[name] != (id(buffer), buffer._version)]
-        if changed:
-            kind = type(first.get_submodule(changed[0].rpartition(".")[0])).__name__
+        anew = [name for name, buffer in first.named_buffers() if written[name] != (id(buffer), buffer._version)]
+        if anew:
+            kind = type(first.get_submodule(anew[0].rpartition(".")[0])).__name__
             self.refuse(
                 "buffers that stay as they are",
-                f"{', '.join(changed[:4])} of {kind}, which change in training",
+                f"{', '.join(anew[:4])} of {kind}, which change in training",
                 "batch statistics or power iterations (BatchNorm, spectral_norm): simulators would see each other",
             )
+        self._require_kept(first, held)
         for other in others:
             if {k: v.shape for k, v in other.named_parameters()} != {k: v.shape for k, v in first.named_parameters()}:
                 self.refuse(
