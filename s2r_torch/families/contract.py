@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -106,6 +107,36 @@ def users(what: str, cause: str = "a fault in the family's own code") -> Iterato
         raise SimulatorError(
             expected=f"{what} to succeed", got=printable(f"{type(error).__name__}: {error}"), cause=cause
         ) from error
+
+
+def truth(value: object) -> bool:
+    """Whether a step says that an episode has ended.
+
+    Raises:
+        SimulatorError: text, of which "false" would pass for True, or what has no truth, such as an array of two.
+    """
+    try:
+        if not isinstance(value, str | bytes):
+            return bool(value)
+    except (ValueError, TypeError, RuntimeError):
+        pass
+    raise SimulatorError(
+        expected="True or False for the end of an episode (terminated, truncated)",
+        got=f"{printable(repr(value), 60)} of type {type(value).__name__}",
+        cause="text from a protocol, or the values of a step in another order",
+    )
+
+
+def plain_number(value: object) -> float:
+    """A number as a float; NaN for what is none. Text is none: a state "12" is not 1 and 2.
+
+    >>> plain_number(3), plain_number("3")
+    (3.0, nan)
+    """
+    try:
+        return math.nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return math.nan
 
 
 @runtime_checkable

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from s2r_torch.base import require_count
 from s2r_torch.errors import ObservationError, RewardError, SettingError, SimulatorError
-from s2r_torch.families.contract import names_of, users
+from s2r_torch.families.contract import names_of, plain_number, truth, users
 from s2r_torch.families.replay.family import Payoff, Prior, ReplayFamily
 from s2r_torch.families.replay.simulators import Moves
 from s2r_torch.families.sensors import Sensor
@@ -199,10 +199,7 @@ class FunctionDynamics:
     def moved(self, theta: tuple[float, ...], state: State, action: int) -> tuple[State, float, bool]:
         """The next state, the mean reward, and whether the episode has ended."""
         following, reward, ended = self.called(theta, state, action)
-        try:
-            paid = float(reward)
-        except (TypeError, ValueError):
-            paid = math.nan
+        paid = plain_number(reward)
         if not math.isfinite(paid):
             raise RewardError(
                 expected="a finite mean reward from step",
@@ -221,7 +218,7 @@ class FunctionDynamics:
                 got=printable(f"{type(result).__name__}: {result}", 80),
                 cause="a step without a return, or Gymnasium's five values",
             )
-        return result[0], result[1], bool(result[2]) if len(result) == 3 else False
+        return result[0], result[1], len(result) == 3 and truth(result[2])
 
     def remember(self, state: State) -> list[float]:
         """The latent numbers of a state, which `rewards` finds it by."""
@@ -294,13 +291,9 @@ def numbers(state: State) -> list[float]:
         ObservationError: it is no number and no sequence of numbers, or one of them is not finite.
     """
     try:
-        found = (
-            [float(n) for n in state]
-            if isinstance(state, tuple | list) or hasattr(state, "__len__")
-            else [float(state)]
-        )
-    except (TypeError, ValueError):
-        found = [math.nan]
+        found = [plain_number(n) for n in state] if hasattr(state, "__len__") else [plain_number(state)]
+    except TypeError:  # an array without dimensions
+        found = [plain_number(state)]
     if not found or not all(map(math.isfinite, found)):
         raise ObservationError(
             expected="a state that is a finite number, or a tuple of them",

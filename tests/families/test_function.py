@@ -115,6 +115,10 @@ def test_episodes_that_end_need_no_horizon():
         (lambda t, s, a: (s + (t.w > 0.5), 0.1), 0, SimulatorError, "dynamics depend on theta"),
         (lambda t, s, a: (s, 0.1), "text", ObservationError, "got str"),
         (lambda t, s, a: (s, 0.1), {"x": 1}, ObservationError, "got dict"),
+        (lambda t, s, a: (s, 0.1), "12", ObservationError, "got str: 12"),
+        (lambda t, s, a: ((s[0], "1"), 0.1), (0, 1), ObservationError, "got tuple"),
+        (lambda t, s, a: (s, "0.1"), 0, RewardError, "finite mean reward"),
+        (lambda t, s, a: (s, 0.1, "false"), 0, SimulatorError, "True or False for the end .*; got 'false'"),
     ],
 )
 def test_what_a_step_must_return(step, start, error, words):

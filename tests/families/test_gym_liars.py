@@ -135,6 +135,19 @@ def test_nan_in_an_unused_part_of_the_observation():
         simulators(make(Blind))
 
 
+def test_an_environment_that_cannot_be_closed_is_named():
+    def close(self):
+        raise OSError("no driver")
+
+    with pytest.raises(SimulatorError, match=r"close\(\) to succeed; got OSError: no driver"):
+        simulators(make(with_("Stuck", close=close)))
+
+
+def test_a_reward_in_words_is_none():
+    with pytest.raises(S2RError, match="one finite reward; got 0.1"):
+        simulators(make(with_("Words", step=lambda self, a: (np.zeros(1), "0.1", False, False, {}))))
+
+
 def test_other_interfaces_and_failures_are_one_error():
     def of(**methods):
         return make(with_("Odd", **methods))
@@ -144,7 +157,7 @@ def test_other_interfaces_and_failures_are_one_error():
         simulators(of(**old))
     with pytest.raises(SimulatorError, match="old Gym interface, whose reset"):
         simulators(of(reset=lambda self, **k: np.zeros(2)))
-    with pytest.raises(SimulatorError, match="True or False for terminated"):
+    with pytest.raises(SimulatorError, match="True or False for the end"):
         simulators(of(step=lambda self, a: (np.zeros(1), 0.1, "false", "false", {})))
     with pytest.raises(SimulatorError, match="got NoneType"):
         simulators(of(step=lambda self, a: None))

@@ -192,7 +192,7 @@ def test_an_end_that_is_neither_true_nor_false(end):
     world = as_world(Robot(), META.problem.spec)
     world._env.step = lambda action: (np.zeros(1, np.float32), 0.0, end, False, {})
     world.reset(1)
-    with pytest.raises(SimulatorError, match="True or False for terminated and truncated; got .*of type"):
+    with pytest.raises(SimulatorError, match=r"True or False for the end .*; got .*of type"):
         world.step(torch.tensor([0]))
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from s2r_torch.base import unmasked
 from s2r_torch.errors import ObservationError, RewardError, SettingError, SimulatorError
-from s2r_torch.families.contract import users
+from s2r_torch.families.contract import truth, users
 from s2r_torch.families.replay.family import Payoff, Prior, ReplayFamily
 from s2r_torch.families.replay.simulators import Moves, RewardModel, own_reward
 from s2r_torch.families.sensors import Sensor
@@ -170,7 +170,8 @@ class GymDynamics:
         """A, and the environment's own time limit."""
         env = self._made(theta)
         sizes = checked_actions(env, horizon or 1), time_limit(env)
-        env.close()
+        with users("close()"):
+            env.close()
         return sizes
 
     def episode(self, theta: Tensor, horizon: int, other_seed: bool = False) -> GymEpisode:
@@ -265,7 +266,8 @@ class GymEpisode:
 
     def close(self) -> None:
         """Closes the environment."""
-        self.env.close()
+        with users("close()"):
+            self.env.close()
 
 
 def reset_env(env: gymnasium.Env, **arguments) -> object:
@@ -349,7 +351,7 @@ def plain_reward(reward: object) -> float:
     1.0
     """
     try:
-        numbers = np.asarray(reward, dtype=np.float64)
+        numbers = np.asarray(np.nan if isinstance(reward, str | bytes) else reward, dtype=np.float64)
     except (TypeError, ValueError):
         numbers = np.asarray([np.nan])
     if numbers.size != 1 or not np.isfinite(numbers).all() or reward is None:
@@ -359,21 +361,3 @@ def plain_reward(reward: object) -> float:
             cause="a vector of rewards (give a reward model that does not use them), or a fault in the environment",
         )
     return numbers.item()
-
-
-def truth(value: object) -> bool:
-    """`terminated` or `truncated` of a step.
-
-    Raises:
-        SimulatorError: text, of which "false" would pass for True, or what has no truth, such as an array of two.
-    """
-    try:
-        if not isinstance(value, str | bytes):
-            return bool(value)
-    except (ValueError, TypeError, RuntimeError):
-        pass
-    raise SimulatorError(
-        expected="True or False for terminated and truncated",
-        got=f"{printable(repr(value), 60)} of type {type(value).__name__}",
-        cause="text from a protocol, or the values of a step in another order",
-    )

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from s2r_torch.base import ProblemSpec, StateGraph, UnlabelledWorld, unmasked
 from s2r_torch.errors import ObservationError, SettingError, SimulatorError
-from s2r_torch.families.gym.family import checked_actions, truth
+from s2r_torch.families.contract import truth
+from s2r_torch.families.gym.family import checked_actions
 from s2r_torch.text import printable
 
 
