@@ -21,7 +21,7 @@ from s2r_torch.files.whole import write_text
 from s2r_torch.reports.console import LiveReporter, table
 from s2r_torch.reports.summary import unfinished
 from s2r_torch.runs.configuring import configured
-from s2r_torch.runs.folder import finished_stages, write_json
+from s2r_torch.runs.folder import begun, finished_stages, write_json
 from s2r_torch.runs.run import execute
 from s2r_torch.text import from_here
 from s2r_torch.workers.choice import workers_of
@@ -37,8 +37,9 @@ def run(cfg: DictConfig, folder: Path, console: Console) -> None:
     except FolderError:
         raise  # that folder is another run's
     except BaseException as error:
-        left = unfinished(settings.name, settings.seed, type(error).__name__, finished_stages(folder))
-        write_json(folder / "summary.json", left)
+        if begun(folder):
+            left = unfinished(settings.name, settings.seed, type(error).__name__, finished_stages(folder))
+            write_json(folder / "summary.json", left)
         raise
     from s2r_torch.reports.files import write_reports  # matplotlib: nobody waits for it before there is a result
 

@@ -24,7 +24,11 @@ from s2r_torch.runs.origin import differences
 from s2r_torch.text import printable
 
 STAGES, FITS = "stages", "training"  # folders of finished stages and of unfinished fits
+ORIGIN = "origin.json"  # among the stages
 POLICY = "policy.safetensors"
+REPORTS = ("certificate.txt", "config.yaml", "metrics.csv", "report.html", "summary.json")
+PICTURES = ("exploration.png", "learning.png", "run.png", "value.png")
+WRITTEN = (POLICY, *REPORTS, *PICTURES)  # beside the two folders
 MOST_TOLD = 6  # differences that a message lists
 
 
@@ -51,14 +55,16 @@ class RunFolder:
 
     Raises:
         OtherRunError: the folder holds stages of another configuration or version; it names what differs.
+        FolderError: no run was begun in it, and there are files that this one would write over.
     """
 
     def __init__(self, path: Path, origin: Mapping[str, Any], codec: Codec):
         self.path, self._codec = Path(path), codec
-        place = self.path / STAGES / "origin.json"
-        if place.exists():
+        place = self.path / STAGES / ORIGIN
+        if begun(self.path):
             self._require_same(_origin(place), origin)
         else:
+            self._require_free()
             write_json(place, origin)
 
     def load(self, stage: str, digest: str) -> Finished | None:
@@ -125,6 +131,15 @@ class RunFolder:
     def _place(self, stage: str) -> Path:
         return self.path / STAGES / f"{stage}.safetensors"
 
+    def _require_free(self) -> None:
+        there = [name for name in WRITTEN if (self.path / name).exists()]
+        if there:
+            raise FolderError(
+                expected=f"a folder for this run, new or its own: {printable(self.path)}",
+                got=f"one without a run, and with {', '.join(there)}, which the run would write over",
+                cause="a folder of something else, or of a run whose stages were deleted; choose a fresh one",
+            )
+
     def _require_same(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         unlike = differences(before, now)
         if unlike:
@@ -179,7 +194,13 @@ def cleared(path: Path) -> None:
         for folder in (path / STAGES, path / FITS):
             if folder.exists():
                 shutil.rmtree(folder)
-        (path / POLICY).unlink(missing_ok=True)
+        for name in WRITTEN:
+            (path / name).unlink(missing_ok=True)
+
+
+def begun(path: Path) -> bool:
+    """Whether a folder is a run's."""
+    return (path / STAGES / ORIGIN).exists()
 
 
 def finished_stages(path: Path) -> dict[str, dict]:

@@ -31,7 +31,7 @@ from s2r_torch.rng import Seed
 from s2r_torch.runs import evaluation, stages
 from s2r_torch.runs.certifying import exact_values, refused_values
 from s2r_torch.runs.evaluation import member_regrets
-from s2r_torch.runs.folder import finished_stages
+from s2r_torch.runs.folder import WRITTEN, finished_stages
 from s2r_torch.runs.forecast import forecast
 from s2r_torch.runs.run import Results, Stages, execute
 from s2r_torch.workers.processes import Processes
@@ -228,6 +228,20 @@ def test_a_folder_of_another_run_is_refused_by_name_and_left_as_it_is(finished, 
     with pytest.raises(FolderError, match="code"):
         grid_run(folder=folder)
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["report.html", "config.yaml", "run.png", "policy.safetensors"])
+def test_files_of_something_else_are_never_written_over(tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(FolderError, match=f"one without a run, and with {name}, which the run would write over"):
+        grid_run(folder=tmp_path)
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] in ([name], [name, "stages"])
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_the_names_that_a_run_writes_are_all_there_are(finished, tmp_path):
+    write_reports(finished, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} <= {*WRITTEN}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "[" * 10**5, "\xff"])
