@@ -219,6 +219,18 @@ class Doubling(nn.Module):
         return self.linear(x.mul_(2))
 
 
+class Watched(nn.Module):
+    """Keeps what it saw last, for a picture."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.linear, self.drop = nn.Linear(inputs, outputs), nn.Dropout(0.5)
+
+    def forward(self, x):
+        self.last = self.drop(self.linear(x))
+        return self.last
+
+
 class Named(nn.Module):
     """Parameters called as what holds them calls its own."""
 
@@ -263,12 +275,13 @@ TAKEN = {
     "norm": lambda i, o: nn.Sequential(nn.Linear(i, 8), nn.LayerNorm(8), nn.Linear(8, o)),
     "doubling": Doubling,
     "named": Named,
+    "watched": Watched,
     "attending": Attending,
     "wide": Wide,
 }
 
 
-QUICK = ("dropout", "item", "norm")
+QUICK = ("dropout", "item", "norm", "watched")
 
 
 @pytest.mark.parametrize("kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.slow) for k in TAKEN])
@@ -379,6 +392,7 @@ REFUSED = {
     "again": (lambda i, o: SHARED, "a new module with numbers of its own at every call"),
     "meta": (lambda i, o: nn.Linear(i, o, device="meta"), "a new module with numbers of its own at every call"),
     "complex": (lambda i, o: nn.Linear(i, o, dtype=torch.complex64), "Mine.module to map rows|real numbers"),
+    "exit": (lambda i, o: Inner(i, o, lambda q, _: sys.exit(0)), "to map rows .*; got SystemExit: 0"),
     "making": (broken, r"Mine.module\(21, 2\) to make a module; got RuntimeError: no such layer"),
     "spectral_norm": (
         lambda i, o: nn.utils.parametrizations.spectral_norm(nn.Linear(i, o)),

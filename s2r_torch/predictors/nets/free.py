@@ -160,14 +160,19 @@ class _Examined:
         held = attributes(module)
         if not _close(self._called(module, rows), q):
             self.refuse("the same values for the same rows", "others", "randomness that `eval()` does not switch off")
+        self._require_kept(module, held)
         if not _close(self._called(module, rows[:1]), q[:1]):
             self.refuse("values row by row", "others for a row alone", "statistics of the batch, or an order of rows")
-        self._require_kept(module, held)
         return q
 
     def _require_kept(self, module: nn.Module, held: dict[str, object]) -> None:
-        """Refuses what calls leave behind: no file holds it, and values may come to depend on it."""
-        found = changed(held, attributes(module))
+        """Refuses what calls leave behind: no file holds it, and values may come to depend on it.
+
+        What is kept of the rows themselves, such as a map of attention, is the same for the same rows; in training
+        Dropout may change it, and tensors are left out.
+        """
+        now = attributes(module)
+        found = [name for name in changed(held, now) if not (module.training and isinstance(now.get(name), Tensor))]
         if found:
             expected, got = "attributes that stay as they are", f"others after a call: {', '.join(found[:4])}"
             self.refuse(expected, got, "a counter or a memory in its forward: members would depend on earlier calls")
@@ -245,7 +250,7 @@ def _named(expected: str, cause: str) -> Iterator[None]:
         yield
     except S2RError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {printable(str(error).strip().partition(chr(10))[0])}"
         raise SettingError(expected=expected, got=reason, cause=cause) from error
 
