@@ -148,6 +148,18 @@ def test_a_family_that_makes_no_sense_is_one_error(wrong, words):
         run(rail(**({"step": plain} | wrong)))
 
 
+@pytest.mark.parametrize("period", [2, 3, 5])
+def test_a_step_that_counts_its_calls_is_found(period):
+    calls = []
+
+    def step(t, s, a):
+        calls.append(a)
+        return s, 0.1 if len(calls) % period else 0.3
+
+    with pytest.raises(S2RError, match="rewards are random"):
+        run(rail(step))
+
+
 def test_other_slips():
     with pytest.raises(SettingError, match="theta_names that are different identifiers"):
         rail(theta_names=("w", "w"))
