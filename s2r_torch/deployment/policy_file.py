@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import s2r_torch
 from s2r_torch.base import Path as Actions
 from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.defaults import plain_torch
@@ -41,7 +42,8 @@ KIND = "policy"
 
 def versions() -> dict[str, str]:
     """The versions that results depend on."""
-    return {name: importlib.metadata.version(name) for name in ("s2r_torch", "torch", "numpy", "scipy", "safetensors")}
+    theirs = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "scipy", "safetensors")}
+    return {"s2r_torch": s2r_torch.__version__, **theirs}  # of the code that runs: a clone need not be installed
 
 
 # -- saving -----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Policy files: everything survives the round trip; whatever is wrong with a file is refused with its reason."""
 
 import contextlib
+import importlib.metadata
 import json
 import math
 import os
@@ -16,6 +17,7 @@ import torch
 from support.policies import policy_of
 from support.tampering import crafted
 
+import s2r_torch
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
@@ -45,6 +47,20 @@ def rewritten(path, *, change_header=lambda h: None, change_tensors=lambda t: No
     change_tensors(tensors)
     crafted(path, header, tensors, digest)
     return path
+
+
+def test_a_clone_that_was_not_installed_saves_its_own_version(tmp_path, monkeypatch):
+    """After hours of training, what the package index says of this library matters least."""
+    known = importlib.metadata.version
+
+    def version(name):
+        if name == "s2r_torch":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return known(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    save_policy(tmp_path / "p.safetensors", policy_of())
+    assert read(tmp_path / "p.safetensors")[0]["versions"]["s2r_torch"] == s2r_torch.__version__
 
 
 @pytest.mark.parametrize("name", sorted(NETS))
