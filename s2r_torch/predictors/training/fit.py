@@ -132,12 +132,15 @@ class _Fit:
         self.listener, self.state_file = listener, state
         self.graph, self.rewards = net.problem.graph, _copy(net)
         count, levels = len(data.D), data.levels
-        self.D = torch.cat([D.float() for D in levels.values()])  # rows: L levels of B simulators each
         self.scarcity = net.scarcity(torch.tensor([*levels])).repeat_interleave(count)
-        self.summary = net.standardised(self.D, self.scarcity)
+        self.rows = torch.arange(len(self.scarcity))  # L levels of B simulators each
+        self.summary = net.standardised(torch.cat([D.float() for D in levels.values()]), self.scarcity)
+        looked_up = [self.graph.states_of(h) if net.looks_up else [] for h in range(self.graph.horizon)]
+        self.D = [torch.cat([D[:, states].float() for D in levels.values()]) for states in looked_up]  # by layer
         self.draw = _draw(net.size, count, len(levels), settings, seed)
         self.payments = Payments.of(data, self.graph.num_actions)
-        self.memory = Memory.blank(self.D.new_zeros(net.size, len(self.D), self.graph.num_states), self.graph.horizon)
+        V_hat = torch.zeros(net.size, len(self.rows), self.graph.num_states, dtype=torch.float32)
+        self.memory = Memory.blank(V_hat, self.graph.horizon)
         self.memory.plan(self.payments.layers(self.graph), settings.steps, values=False)
         self.origin = origin_of(net, data.tensors(), settings, seed) if state else {}
         if state and state.exists():
@@ -216,8 +219,8 @@ class _Fit:
             states = self.graph.states_of(layer)
             view, targets = self._view(layer), self._values(layer)
             columns = self._valued(layer)
-            leaving.append(self.D.new_zeros(len(self.D), len(states), self.graph.num_actions))
-            for rows in torch.arange(len(self.D)).split(FEW):
+            leaving.append(torch.zeros(len(self.rows), len(states), self.graph.num_actions, dtype=torch.float32))
+            for rows in self.rows.split(FEW):
                 seen = view.at(self.rewards, rows, columns.flatten().expand(len(rows), -1))
                 Q_hat = targets.of_seen(seen)[0].unflatten(2, columns.shape)
                 self.memory.V_hat[:, rows[:, None], states] = Q_hat.amax(-1).mean(-1)
@@ -246,9 +249,8 @@ class _Fit:
         return Work(job, self._view(job.layer), targets)
 
     def _view(self, layer: int) -> View:
-        states = self.graph.states_of(layer)
-        D = self.D[:, states if self.net.looks_up else []]
-        return View(self.data.columns(states).x, D, self.summary, self.scarcity)
+        x = self.data.columns(self.graph.states_of(layer)).x
+        return View(x, self.D[layer], self.summary, self.scarcity)
 
     def _valued(self, layer: int) -> Tensor:
         """The columns [S, n] of a layer's states that their values are means over."""
