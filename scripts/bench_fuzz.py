@@ -132,12 +132,12 @@ def behaviour(path: Path) -> list:
     """All that a user sees of a policy file: what it decides on fixed readings, and what it says."""
     held = load_policy_file(path)
     policy = held.policy
-    graph, spec, g = policy.problem.graph, policy.problem.spec, torch.Generator().manual_seed(0)
+    graph, spec, g = policy.problem.graph, policy.spec, torch.Generator().manual_seed(0)
     low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (spec.low, spec.high))
     x = low + (high - low) * (
         0.2 + 0.6 * torch.rand(graph.num_states, 12, spec.obs_dim, dtype=torch.float64, generator=g)
     )
-    D = policy.densities(list(x))
+    D = policy.densities([policy.encoding(readings) for readings in x] if policy.encoding else list(x))
     acting = policy.condition(D)
     seen = [acting.q(step, x[0]) for step in range(graph.horizon)]
     if policy.reference:
@@ -183,6 +183,9 @@ def anything(value: object, header: dict) -> bool:
 FREE: tuple[tuple[str, Callable[[object, dict], bool]], ...] = (
     (r"(versions|notes|family)(\..*)?", anything),
     (r"spec\.obs_names\.\d+", lambda value, h: type(value) is str and h["spec"]["obs_names"].count(value) == 1),
+    (r"encoder\.spec\.obs_names\.\d+", lambda value, h: h["encoder"]["spec"]["obs_names"].count(value) == 1),
+    (r"encoder\.spec\.(low|high)\.\d+", number),
+    (r"encoder\.spec\.zeta", lambda value, h: value is None or (number(value, h) and value >= 0)),
     (r"spec\.max_states_per_layer", between(2, 10**9, (int,))),
     (r"spec\.(low|high)\.\d+", lambda value, h: number(value, h) and h["spec"]["low"] < h["spec"]["high"]),
     (r"spec\.(reward_scale|zeta)", lambda value, h: value is None or (number(value, h) and value >= 0)),

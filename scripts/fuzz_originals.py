@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from s2r_torch.deployment.certificate import Certificate, Gap, Refusals
 from s2r_torch.deployment.likeness import Population, Reference, Sight
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.deployment.policy_file import read, save_policy
+from s2r_torch.encoders.encoding import made
 from s2r_torch.families import make_family
 from s2r_torch.families.mixture.predictors import MixturePredictors
 from s2r_torch.predictors.ensemble import Ensemble
@@ -23,12 +25,13 @@ from s2r_torch.problem import Problem
 
 
 def make_originals(path: Path) -> list[Original]:
-    """Three policies: one that is certified and has a reference, one of two networks, and an exact class."""
+    """One that is certified and has a reference, one of two networks, an exact class, and one behind an encoder."""
     found = []
     for name, (policy, certificate) in {
         "certified": certified(),
         "two networks": (networks(("lookup", "conv")), None),
         "exact": (exact(), None),
+        "encoder": (encoded(), None),
     }.items():
         family = {"name": "grid", "parameters": {"width": 3, "noise_low": 0.15}}
         save_policy(path, policy, family=family, certificate=certificate, notes={"seed": 4, "finished": ["learn"]})
@@ -47,6 +50,17 @@ def networks(names: tuple[str, ...]) -> MetaPolicy:
         groups.append(net)
     estimator = DensityEstimator(grid, make_kernel("legendre", 2.0), tuple(0.9 * s for s in grid.spacing))
     return MetaPolicy(Ensemble(problem, tuple(groups)), 1, estimator, path_cover(family.graph), 25)
+
+
+def encoded() -> MetaPolicy:
+    """Readings of four numbers, of which a fixed matrix makes two."""
+    policy, g = networks(("lookup",)), torch.Generator().manual_seed(2)
+    spec = policy.problem.spec
+    raw = replace(spec, obs_dim=4, low=(-1.0,) * 4, high=(3.0,) * 4, obs_names=("a", "b", "c", "d"), zeta=None)
+    phi = made("pca", {"dim": 2}, raw)
+    noise = {name: 0.02 * torch.randn(value.shape, generator=g) for name, value in phi.tensors().items()}
+    phi.module.load_state_dict(noise | {"components": noise["components"] + torch.eye(2, 4)})
+    return replace(policy, encoding=replace(phi, spec=spec))
 
 
 def certified() -> tuple[MetaPolicy, Certificate]:
