@@ -1,6 +1,6 @@
 """Rebuilds the trained policies that the README deploys: checkpoints/NAME.safetensors, with its certificate and figure.
 
-python scripts/make_checkpoints.py                  # grid and frozenlake, about 5 minutes on 2 cores
+python scripts/make_checkpoints.py                  # grid and frozenlake, about 3 minutes on 2 cores
 python scripts/make_checkpoints.py grid
 python scripts/make_checkpoints.py --check          # ends with 2 where other code would make them; names the modules
 
