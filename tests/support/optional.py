@@ -7,7 +7,7 @@ PACKAGES = {
     "minigrid": "minigrid",
     "minigrid_images": "minigrid",
     "digits": "sklearn",
-    "pendulum": "gymnasium.envs.mujoco.mujoco_rendering",
+    "pendulum": "mujoco",
 }
 
 

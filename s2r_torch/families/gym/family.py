@@ -52,8 +52,14 @@ def make_env(env_id: str, actions: int | None = None, **settings) -> gymnasium.E
         env_id: what Gymnasium calls it.
         actions: only the first so many of its discrete actions; None for all.
         settings: of the environment.
+
+    Raises:
+        ImportError: the environment's package is not installed.
     """
-    env = gymnasium.make(env_id, disable_env_checker=True, **settings)
+    try:
+        env = gymnasium.make(env_id, disable_env_checker=True, **settings)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise ImportError(str(error)) from error
     if actions is None:
         return env
     return gymnasium.wrappers.TransformAction(env, lambda action: action, gymnasium.spaces.Discrete(actions))
