@@ -96,8 +96,8 @@ GATES = (
         Gate(
             name,
             (f"+experiment={name}",),
-            "deployed >= 0.97, blind and list <= 0.85, 300 s",
-            beats_baselines(0.97, 0.85, 300, gibibytes=6),
+            "deployed >= 0.97, blind and list <= 0.85, 300 s, 8 GiB",
+            beats_baselines(0.97, 0.85, 300, gibibytes=8),
             3,
         )
         for name in WORLDS
