@@ -19,9 +19,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from s2r_torch.errors import CheckpointError
+
+SPARSE = 2**16  # numbers from which a tensor that is mostly zero is written without its zeros
+WORDS = {4: torch.int32, 8: torch.int64}  # bytes of a number -> what its bits are compared as: -0.0 is no zero
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class Codec:
         """
         try:
             return self._unpacked(packed, tensors)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise CheckpointError(
                 expected="records as this version writes them",
                 got=f"{type(error).__name__}: {error}",
@@ -86,8 +90,7 @@ class Codec:
         if isinstance(value, float):
             return value if math.isfinite(value) else {"float": repr(value)}
         if isinstance(value, Tensor):
-            tensors[place or "value"] = value
-            return {"tensor": place or "value"}
+            return _tensor_packed(value, place or "value", tensors)
         if isinstance(value, list | tuple):
             return [self._packed(item, f"{place}.{i}".lstrip("."), tensors) for i, item in enumerate(value)]
         if isinstance(value, dict):
@@ -112,6 +115,11 @@ class Codec:
             return packed
         if "float" in packed:
             return float(packed["float"])
+        if "sparse" in packed:
+            where, there = (tensors[f"{packed['sparse']}.{part}"] for part in ("where", "there"))
+            dense = there.new_zeros(math.prod(packed["shape"]))
+            dense[where] = there
+            return dense.view(*packed["shape"])
         if "tensor" in packed:
             return tensors[packed["tensor"]]
         if "json" in packed:
@@ -121,6 +129,18 @@ class Codec:
         cls = self._types[packed["record"]]
         parts = {name: self._unpacked(value, tensors) for name, value in packed["fields"].items()}
         return self._made[cls].make(**parts) if cls in self._made else cls(**parts)
+
+
+def _tensor_packed(value: Tensor, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """A tensor by its name; a large one that is mostly zero, as densities are, by what is not zero in it."""
+    if value.numel() >= SPARSE and value.element_size() in WORDS:
+        flat = value.detach().cpu().contiguous().flatten()
+        (where,) = flat.view(WORDS[flat.element_size()]).nonzero(as_tuple=True)
+        if len(where) < len(flat) // 4:
+            tensors[f"{name}.where"], tensors[f"{name}.there"] = where, flat[where]
+            return {"sparse": name, "shape": list(value.shape)}
+    tensors[name] = value
+    return {"tensor": name}
 
 
 def _name(cls: type) -> str:
