@@ -10,7 +10,7 @@ import argparse
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,6 +62,11 @@ def main(options: argparse.Namespace) -> int:
     limits(console, options)
     if not options.skip_errors:
         console.print(error_table())
+    return verdict(console, gates)
+
+
+def verdict(console: Console, gates: Sequence[Gate]) -> int:
+    """Prints which gates are met; 1 where one is missed."""
     table = Table("gate", "measured", "wanted", "")
     for gate in gates:
         sign = ">=" if gate.at_least else "<="

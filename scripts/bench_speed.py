@@ -70,12 +70,7 @@ def main(options: argparse.Namespace) -> int:
     torch.set_num_threads(1)
     console = Console(width=None if sys.stdout.isatty() else 130)
     gates = [gate for part in options.parts for gate in PARTS[part](console, options)]
-    table = Table("gate", "measured", "wanted", "")
-    for gate in gates:
-        sign = ">=" if gate.at_least else "<="
-        table.add_row(gate.name, f"{gate.value:.3g}", f"{sign} {gate.bound:g}", "met" if gate.met else "MISSED")
-    console.print(table)
-    return 0 if all(gate.met for gate in gates) else 1
+    return bench_density.verdict(console, gates)
 
 
 # -- beside others ---------------------------------------------------------------------------------------------------

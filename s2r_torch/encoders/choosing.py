@@ -50,17 +50,24 @@ def judge(seen: Seen) -> Judged:
 def separations(seen: Seen) -> Tensor:
     """How well paths are told apart at every step, `[H, K, K]`, by nearest readings."""
     z = by_path(seen.z)  # [B, K, R, H, d]
-    B, K, R, H, _ = z.shape
+    B, K, _, H, _ = z.shape
     nearer = torch.zeros(H, K, K)
-    own = torch.eye(K, dtype=torch.bool)
     for one in z:
         for step in range(H):
-            flat = one[:, :, step].flatten(0, 1)
-            distance = torch.cdist(flat, flat).fill_diagonal_(torch.inf).view(K, R, K, R).amin(-1)  # [K, R, K]
-            mine = distance.permute(0, 2, 1)[own][:, :, None]  # [K, R, 1]
-            nearer[step] += (distance < mine).float().mean(1)
+            nearer[step] += nearer_to_others(one[:, :, step])
     apart = (1 - (nearer + nearer.mT) / B).clamp(min=0)
     return apart.masked_fill(same_paths(seen.sequences), 0.0)
+
+
+def nearer_to_others(x: Tensor) -> Tensor:
+    """Of readings [..., n, d] of each of S laws, the share nearer to one of another than to its own: [..., S, S]."""
+    S, n, _ = x.shape[-3:]
+    flat = x.flatten(-3, -2)
+    distance = torch.cdist(flat, flat)
+    distance.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)
+    nearest = distance.view(*x.shape[:-3], S, n, S, n).amin(-1)  # [..., S, n, S]
+    own = nearest.diagonal(dim1=-3, dim2=-1).mT[..., None]  # [..., S, n, 1]
+    return (nearest < own).to(x.dtype).mean(-2)
 
 
 def smallest(judged: Sequence[Judged]) -> list[float]:

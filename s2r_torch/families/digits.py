@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from s2r_torch.errors import SettingError
+from s2r_torch.families.extras import from_worlds
 from s2r_torch.families.function import FunctionFamily
 from s2r_torch.families.layered import require_range
 from s2r_torch.families.noise import bump_draws, bump_nodes, uniforms
@@ -161,14 +161,8 @@ def _turn(tilt: float) -> Tensor:
 @functools.cache
 def _bank() -> tuple[Tensor, Tensor, Tensor]:
     """All images [N, 64] in 0 .. 1 in the order of their numbers; the first image, and how many, of every number."""
-    try:
+    with from_worlds("scikit-learn", "digits"):
         from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise SettingError(
-            expected="the package scikit-learn for env=digits",
-            got=str(error),
-            cause="install the extra: pip install '.[worlds]'",
-        ) from error
     found = load_digits()
     order = torch.from_numpy(found.target).argsort(stable=True)
     count = torch.bincount(torch.from_numpy(found.target))

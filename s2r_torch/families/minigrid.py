@@ -11,8 +11,8 @@ import math
 
 from torch import Tensor
 
-from s2r_torch.errors import SettingError
 from s2r_torch.families.camera import Camera, CameraFamily, entering
+from s2r_torch.families.extras import from_worlds
 from s2r_torch.families.gym.family import make_env
 from s2r_torch.families.replay.simulators import Moves
 
@@ -55,23 +55,17 @@ def tip(env, observation: object) -> tuple[float, float]:
     return row + ARROW * math.sin(angle), column + ARROW * math.cos(angle)
 
 
-def corner_payoffs(theta: Tensor, moves: Moves) -> Tensor:
-    """w for entering the top right cell, 1 - w for the bottom left one."""
+def corner_payoffs(theta: Tensor, moves: Moves, far: int = FAR) -> Tensor:
+    """w for entering the cell in the first row and column `far`, 1 - w for that in row `far` and the first column."""
     w = theta[:, 2:]
 
     def enters(row: int, column: int) -> Tensor:
         return entering(moves.following, row, column) * (1 - entering(moves.latent, row, column))
 
-    return enters(1, FAR) * w + enters(FAR, 1) * (1 - w)
+    return enters(1, far) * w + enters(far, 1) * (1 - w)
 
 
 def empty_room(size: int):
     """MiniGrid's room of so many cells along a wall, to turn and go forward in."""
-    try:
+    with from_worlds("minigrid", "minigrid"):
         return make_env(f"minigrid:MiniGrid-Empty-{size}x{size}-v0", actions=3)
-    except ImportError as error:
-        raise SettingError(
-            expected="the package minigrid",
-            got=str(error),
-            cause="install the extra: pip install '.[worlds]'",
-        ) from error

@@ -22,12 +22,10 @@ import torch
 from torch import Tensor
 
 from s2r_torch.errors import SettingError
-from s2r_torch.families.camera import entering
 from s2r_torch.families.gym.family import GymFamily
 from s2r_torch.families.layered import require_range
-from s2r_torch.families.minigrid import empty_room
+from s2r_torch.families.minigrid import corner_payoffs, empty_room
 from s2r_torch.families.noise import bump_draws, bump_nodes, uniforms
-from s2r_torch.families.replay.simulators import Moves
 from s2r_torch.families.sensors import uniform_prior
 from s2r_torch.rng import Seed
 
@@ -70,9 +68,7 @@ class RoomCamera:
     @property
     def names(self) -> tuple[str, ...]:
         side = range(self.size * self.tile)
-        return tuple(
-            f"{colour}_{row}_{column}" for row in side for column in side for colour in ("red", "green", "blue")
-        )
+        return tuple(f"{colour}_{row}_{column}" for row in side for column in side for colour in COLOURS)
 
     @property
     def low(self) -> tuple[float, ...]:
@@ -162,22 +158,12 @@ class MiniGridImages(GymFamily):
             theta_names=("light", "warmth", "w"),
             sensor=camera,
             horizon=4,
-            reward=payoffs,
+            reward=functools.partial(corner_payoffs, far=FAR),
             bernoulli_rewards=True,
             reward_scale=1.0,
             latent=lambda env, observation: (int(env.agent_pos[1]), int(env.agent_pos[0]), int(env.agent_dir)),
             settings=settings,
         )
-
-
-def payoffs(theta: Tensor, moves: Moves) -> Tensor:
-    """w for entering the cell on the right, 1 - w for the one below."""
-    w = theta[:, 2:]
-
-    def enters(row: int, column: int) -> Tensor:
-        return entering(moves.following, row, column) * (1 - entering(moves.latent, row, column))
-
-    return enters(1, FAR) * w + enters(FAR, 1) * (1 - w)
 
 
 @functools.cache

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from s2r_torch.errors import SettingError
 from s2r_torch.families.camera import Camera, CameraFamily
+from s2r_torch.families.extras import from_worlds
 from s2r_torch.families.gym.family import held_actions, make_env
 from s2r_torch.families.replay.simulators import Moves
 
@@ -63,12 +63,6 @@ def place(env, observation) -> tuple[float, ...]:
 
 
 def _made():
-    try:
+    with from_worlds("gymnasium[mujoco]", "pendulum"):
         env = make_env("InvertedPendulum-v5", reset_noise_scale=0.0)
-    except ImportError as error:
-        raise SettingError(
-            expected="the package gymnasium[mujoco] for env=pendulum",
-            got=str(error),
-            cause="install the extra: pip install '.[worlds]'",
-        ) from error
     return held_actions(env, [[-FORCE], [0.0], [FORCE]], HELD)

@@ -16,8 +16,8 @@ import warnings
 import torch
 from torch import Tensor
 
-from s2r_torch.errors import SettingError
 from s2r_torch.families.camera import Camera, CameraFamily
+from s2r_torch.families.extras import from_worlds
 from s2r_torch.families.replay.simulators import Moves
 
 HORIZON = 9
@@ -66,14 +66,8 @@ def treasure_payoffs(theta: Tensor, moves: Moves) -> Tensor:
 
 def _timed():
     """The environment, which also says how many moves were made before now; `ENDED` where a treasure was taken."""
-    try:
+    with from_worlds("mo-gymnasium", "treasure"):
         from mo_gymnasium.envs.deep_sea_treasure.deep_sea_treasure import DeepSeaTreasure
-    except ImportError as error:
-        raise SettingError(
-            expected="the package mo-gymnasium for env=treasure",
-            got=str(error),
-            cause="install the extra: pip install '.[worlds]'",
-        ) from error
 
     class Timed(DeepSeaTreasure):
         def reset(self, seed=None, **given):

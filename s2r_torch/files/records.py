@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from s2r_torch.errors import CheckpointError
+from s2r_torch.files.sparse import other_than_zero
 
 SPARSE = 2**16  # numbers from which a tensor that is mostly zero is written without its zeros
-WORDS = {4: torch.int32, 8: torch.int64}  # bytes of a number -> what its bits are compared as: -0.0 is no zero
 
 
 @dataclass(frozen=True)
@@ -133,11 +133,12 @@ class Codec:
 
 def _tensor_packed(value: Tensor, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """A tensor by its name; a large one that is mostly zero, as densities are, by what is not zero in it."""
-    if value.numel() >= SPARSE and value.element_size() in WORDS:
-        flat = value.detach().cpu().contiguous().flatten()
-        (where,) = flat.view(WORDS[flat.element_size()]).nonzero(as_tuple=True)
-        if len(where) < len(flat) // 4:
-            tensors[f"{name}.where"], tensors[f"{name}.there"] = where, flat[where]
+    if value.numel() >= SPARSE:
+        plain = value.detach().cpu().contiguous().flatten()
+        rest = other_than_zero(plain.view(torch.uint8).numpy(), plain.element_size())
+        if rest is not None:
+            where, words = map(torch.from_numpy, rest)
+            tensors[f"{name}.where"], tensors[f"{name}.there"] = where, words.view(plain.dtype)
             return {"sparse": name, "shape": list(value.shape)}
     tensors[name] = value
     return {"tensor": name}

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from s2r_torch.files.sparse import other_than_zero
 from s2r_torch.registry import search_working_folder
 from s2r_torch.workers.engines import Tell
 
 SPARSE = 2**16  # bytes from which on a tensor's zeros are looked for
-WORDS: dict[int, type[np.signedinteger]] = {4: np.int32, 8: np.int64}  # by bytes: a number's bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,11 +127,10 @@ class _Pickler(pickle.Pickler):
             plain = plain.clone(memory_format=torch.preserve_format)  # not what else its memory holds
         memory = torch.empty(0, dtype=torch.uint8).set_(plain.untyped_storage()).numpy()
         layout = plain.dtype, tuple(plain.shape), plain.stride(), learned, value.requires_grad
-        if memory.nbytes >= SPARSE and plain.element_size() in WORDS:
-            words = memory.view(WORDS[plain.element_size()])
-            if np.count_nonzero(words) < len(words) // 4:
-                (where,) = words.nonzero()
-                return _mostly_zero, (where.astype(np.min_scalar_type(len(words))), words[where], len(words), *layout)
+        rest = other_than_zero(memory, plain.element_size()) if memory.nbytes >= SPARSE else None
+        if rest is not None:
+            (where, words), size = rest, memory.nbytes // plain.element_size()
+            return _mostly_zero, (where.astype(np.min_scalar_type(size)), words, size, *layout)
         return _tensor, (memory, *layout)
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import StateGraph
+from s2r_torch.encoders.choosing import nearer_to_others
 from s2r_torch.families.check.probe import FEW, Probe
 from s2r_torch.families.check.report import NOTE, OK, Finding
 from s2r_torch.tours import readings
@@ -63,12 +64,6 @@ def check_overlap(probe: Probe, graph: StateGraph, theta: Tensor, rewards: Tenso
 
 def overlaps(x: Tensor) -> Tensor:
     """How far readings [B, S, n, d] of S states overlap: [B, S, S], 1 where two show the same, 0 where none is near."""
-    B, S, n, _ = x.shape
     scale = x.flatten(1, 2).std(1).clamp(min=1e-300)[:, None, None]  # [B, 1, 1, d]
-    flat = (x / scale).flatten(1, 2)
-    distance = torch.cdist(flat, flat)
-    distance.diagonal(dim1=1, dim2=2).fill_(torch.inf)
-    nearest = distance.view(B, S, n, S, n).amin(-1)  # [B, S, n, S]
-    own = nearest.diagonal(dim1=1, dim2=3).mT[..., None]  # [B, S, n, 1]
-    nearer = (nearest < own).double().mean(2)
+    nearer = nearer_to_others(x / scale)
     return (nearer + nearer.mT).clamp(max=1)

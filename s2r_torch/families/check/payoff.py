@@ -73,8 +73,8 @@ def payoff_findings(probe: Probe, graph: StateGraph, theta: Tensor, rewards: Ten
     lists = _candidates(graph, rewards)
     chosen, valued = (_values(graph, r, lists) for r in (rewards, again))
     fixed = int(chosen.mean(0).argmax())
-    best, known = float(valued[:, fixed].mean()), float(valued.gather(1, chosen.argmax(1, keepdim=True)).mean())
-    optimum = _optimum(probe, theta, valued.gather(1, chosen.argmax(1, keepdim=True)).flatten())
+    listed = valued.gather(1, chosen.argmax(1, keepdim=True)).flatten()
+    best, known, optimum = float(valued[:, fixed].mean()), float(listed.mean()), _optimum(probe, theta, listed)
     text = f"the best fixed list of actions earns {best:.3f}, the best list for each theta {known:.3f}"
     text += "" if optimum is None else f", the optimum {optimum:.3f}"
     if max(known, optimum or 0.0) - best < NEEDED * max(known, optimum or 0.0, 1e-12):
@@ -118,9 +118,10 @@ def _optimum(probe: Probe, theta: Tensor, listed: Tensor) -> float | None:
     numbers = probe.truth.weight[0].numel() * unencoded(probe.family).spec.obs_dim  # raw ones, of a theta
     some = theta[: max(FEW, AT_ONCE // numbers)]
     truth = probe.family.truth(some)
-    return (
-        None if truth is None else float((exact.optimal(truth)[0][:, 0] - listed[: len(some)]).mean() + listed.mean())
-    )
+    if truth is None:
+        return None
+    lacking = exact.optimal(truth)[0][:, 0] - listed[: len(some)]
+    return float(listed.mean() + lacking.mean())
 
 
 def statistics(probe: Probe, graph: StateGraph, theta: Tensor) -> Tensor:
