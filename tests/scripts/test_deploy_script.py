@@ -41,7 +41,7 @@ from s2r_torch.runs.deploying import instead
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "deploy.py"
 
 ROBOT = '''
-import time
+import pathlib, time
 import gymnasium, numpy as np
 from s2r_torch.families import make_family
 
@@ -54,7 +54,8 @@ class Robot(gymnasium.Env):
     def __init__(self, pause=0.0):
         import torch
         family, noise = make_family("grid"), torch.Generator()
-        noise.seed()  # a robot that is started again shows other readings
+        resets = pathlib.Path("resets.txt")
+        noise.manual_seed(resets.stat().st_size if resets.exists() else 0)  # started again, it shows other readings
         theta = family.prior(1, torch.Generator().manual_seed(5))[0]
         self.world, self.pause = family.world(theta, noise), pause
 
