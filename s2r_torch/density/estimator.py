@@ -131,14 +131,18 @@ class DensityEstimator:
             if not isinstance(x, Tensor):
                 self.check(x)
             alike.setdefault((x.dtype, *x.shape), []).append(s)
-        found: dict[int, Tensor] = {}
+        D_hat = None
         for states in alike.values():
             try:
                 D = self(torch.stack([samples[s] for s in states], -3))
             except SampleError as error:
                 raise error.at((*error.index[:-1], states[error.index[-1]])) from error
-            found |= dict(zip(states, D.unbind(-2), strict=True))
-        return D if len(alike) == 1 else torch.stack([found[s] for s in range(len(samples))], -2)
+            if len(alike) == 1:
+                return D
+            if D_hat is None:
+                D_hat = D.new_empty(*D.shape[:-2], len(samples), D.shape[-1])
+            D_hat[..., states, :] = D
+        return torch.as_tensor(D_hat)
 
     def check(self, x: Tensor) -> None:
         """Raises ObservationError unless x `[..., n, d]` is what an estimate can be made from."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -21,7 +22,7 @@ from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.rng import Seed
 from s2r_torch.schema import OneOf, Positive, Range, Settings
 from s2r_torch.tours import readings, walk
-from s2r_torch.workers.simulators import in_parts, map_simulators
+from s2r_torch.workers.simulators import each_simulators, in_parts
 
 MOST_READINGS = 2**23  # numbers observed at once, 64 MiB; a simulator may hold ten times that
 PILOTS = 32  # simulators that a pilot looks at
@@ -105,7 +106,12 @@ def pilot_samples(simulators: Guard, n_pilot: int, seed: Seed) -> Tensor:
 
 
 def estimate_densities(
-    simulators: Guard, graph: StateGraph, estimator: DensityEstimator, n_dist: int | Tensor, seed: Seed
+    simulators: Guard,
+    graph: StateGraph,
+    estimator: DensityEstimator,
+    n_dist: int | Tensor,
+    seed: Seed,
+    dtype: torch.dtype = torch.float64,
 ) -> Tensor:
     """D_hat [B, xi, G] of known states on every simulator, from readings along tours (`tours.py`).
 
@@ -115,13 +121,20 @@ def estimate_densities(
         estimator: kernel, bandwidth and grid.
         n_dist: how many readings, of every state alike or of each, `[xi]`.
         seed: named stream.
+        dtype: of D_hat; it is estimated in float64.
 
     Cost:
         w n_dist episodes per simulator for a path cover of w sequences. More readings than fit into memory are drawn in
-        parts, whose estimates average.
+        parts, whose estimates average. Memory of D_hat once: it may be gigabytes, which every copy takes again.
     """
     given = graph, estimator, torch.as_tensor(n_dist).expand(graph.num_states), seed
-    return torch.cat(map_simulators(_densities, in_parts(simulators), *given))
+    D_hat = torch.empty(len(simulators), graph.num_states, estimator.grid.num_points, dtype=dtype)
+    done = 0
+    with closing(each_simulators(_densities, in_parts(simulators), *given)) as parts:
+        for part in parts:
+            D_hat[done : done + len(part)] = part
+            done += len(part)
+    return D_hat
 
 
 def _densities(simulators: Guard, graph: StateGraph, estimator: DensityEstimator, wanted: Tensor, seed: Seed) -> Tensor:

@@ -113,6 +113,7 @@ def train(context: Context, explored: Explored) -> Trained:
     problem = Problem(context.family.spec, graph, explored.estimator.grid)
     simulators = context.draws.simulators("train", predictors.num_simulators)
     seed = context.seed.child("train")
+    context.progress.stage("draw what F is trained on", None)
     tried = map_simulators(decisions, in_parts(simulators), graph, predictors.n_samples, seed.child("states"))
     samples = tuple(map(Transitions.joined, zip(*tried, strict=True)))
     build = known_class(context.settings, context.family)
@@ -251,6 +252,7 @@ def deploy_worlds(context: Context, certified: Certified) -> Deployed:
 
 def compare(context: Context, explored: Explored, trained: Trained, learned: Learned) -> Compared:
     """Lets every comparator learn what it can before it sees a world."""
+    context.progress.stage("fit comparators", None)
     known = known_before(context, explored, trained, learned)
     chosen = {name: COMPARATORS.named(name)(**given) for name, given in context.settings.comparators.items()}
     return Compared({name: comparator.fit(known) for name, comparator in chosen.items()})

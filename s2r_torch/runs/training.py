@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from s2r_torch.coverage import passes, path_cover, typical
@@ -47,6 +48,6 @@ def densities_of_fewer(context: Context, explored: Explored, simulators: Guard, 
     for n in context.settings.predictors.readings:
         readings = typical(n * along)
         if readings < explored.exploration.n_dist:
-            D = estimate_densities(simulators, graph, lenient, n * along, seed.child("fewer", n))
-            fewer[readings] = D.float()
+            own = seed.child("fewer", n)
+            fewer[readings] = estimate_densities(simulators, graph, lenient, n * along, own, torch.float32)
     return fewer

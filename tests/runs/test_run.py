@@ -57,8 +57,18 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(folder) -> Results:
-    return grid_run(folder=folder)
+def titles() -> list[str]:
+    """What `finished` shows as it goes."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def finished(folder, titles) -> Results:
+    class Listening(Silent):
+        def stage(self, name, total):
+            titles.append(name)
+
+    return grid_run(folder=folder, progress=Listening())
 
 
 def without_seconds(results: Results) -> str:
@@ -183,6 +193,13 @@ class Impatient(Silent):
     def record(self, series, step, value):
         if self.series and series.startswith(self.series) and step == self.step:
             raise KeyboardInterrupt
+
+
+def test_every_stage_has_a_row_of_its_own(finished, titles):
+    """So that a row's seconds are of what it names; nothing is done under the name of the stage before."""
+    first = ["explore (Algorithm 2)", "draw what F is trained on", "train lookup: rewards", "train lookup: values"]
+    assert titles[:4] == first
+    assert titles[-3:] == ["deploy (Algorithm 7)", "fit comparators", "evaluate"]
 
 
 STAGE_TITLES = ("train lookup", "calibrate", "sim2real", "appraise", "certify", "deploy", "evaluate")
