@@ -21,6 +21,8 @@ from s2r_torch.reports.summary import Summary
 CANDIDATES = 32  # simulators among which two unlike ones are looked for
 SEEN = 0.02  # share of a layer's highest density below which no reading is to be expected
 ACTIONS = ("#2166ac", "#b2182b", "#1b7837", "#e08214", "#762a83", "#8c510a")  # colours of actions
+FITTED = {"rewards_layer": "rewards", "values_layer": "values"}  # series of where fits end -> what was fitted
+NARROW = 0.015  # share of the axis below which a fit has no room for its name
 HALO = [withStroke(linewidth=2, foreground="white")]
 
 
@@ -71,7 +73,7 @@ def learning_figure(summary: Summary, rows: list[Row], shown: Surfaces) -> Figur
     figure = new_figure(min(max(10.0, 2.3 * horizon), 20.0), 9.4)
     top, *below = figure.subfigures(3, 1, squeeze=False, height_ratios=(1.15, 1, 1))[:, 0]
     curves, survivors = top.subplots(1, 2, width_ratios=(2, 1))
-    draw_curves(curves, rows, horizon)
+    draw_curves(curves, rows)
     draw_survivors(survivors, summary)
     mark = "" if summary.ensemble.certified else ", NOT certified"
     title = f"{summary.experiment}, seed {summary.seed}: {summary.ensemble.size} members ({summary.net}){mark}"
@@ -91,38 +93,90 @@ def learning_figure(summary: Summary, rows: list[Row], shown: Surfaces) -> Figur
     return figure
 
 
-def draw_curves(axes: Axes, rows: list[Row], horizon: int) -> None:
-    """Held-out Bellman risk of every member, one line per layer's fit; the last layer comes first.
+@dataclass(frozen=True)
+class LayerFit:
+    """The fit of one layer's networks, by the steps of its net."""
 
-    A risk is against a member's own values of the next step, so only curves within a step compare.
+    kind: str  # "rewards" or "values"
+    layer: int
+    start: int
+    end: int  # its last step
+
+
+def layer_fits(rows: list[Row]) -> dict[str, list[LayerFit]]:
+    """Every net's fits in the order in which they were done."""
+    ends: dict[str, list[tuple[int, str, int]]] = {}
+    for name, step, value in rows:
+        kind, _, label = name.partition("/")
+        if kind in FITTED:
+            ends.setdefault(label, []).append((step, FITTED[kind], int(value)))
+    fits: dict[str, list[LayerFit]] = {}
+    for label, several in ends.items():
+        starts = [0, *(end for end, *_ in sorted(several))]
+        fits[label] = [LayerFit(kind, h, a, end) for a, (end, kind, h) in zip(starts, sorted(several), strict=False)]
+    return fits
+
+
+def draw_curves(axes: Axes, rows: list[Row]) -> None:
+    """Held-out Bellman risk of every member over all steps that were done, one line per layer's fit; nets in turn.
+
+    A risk is against what a fit is for, rewards or values of the next step, so only curves of one fit compare.
     """
-    members: dict[str, dict[int, list[tuple[int, float]]]] = {}
+    fits = layer_fits(rows)
+    offsets, total = {}, 0
+    for label, several in fits.items():
+        offsets[label] = total
+        total += several[-1].end
+    for name, points in _risks(rows).items():
+        label, member = name.rsplit("/", 1)
+        for number, fit in enumerate(fits[label]):
+            part = [(step + offsets[label], value) for step, value in points if fit.start < step <= fit.end]
+            if part:
+                named = label if member == "0" and number == 0 else None
+                colour = f"C{[*fits].index(label) % 10}"
+                axes.plot(*zip(*part, strict=True), lw=0.9, alpha=0.6, color=colour, label=named)
+    axes.set_yscale("log")
+    for label, several in fits.items():
+        _mark_fits(axes, several, offsets[label], total)
+    axes.set_xlim(0, max(total, 1))
+    axes.set_xlabel("gradient steps; numbers: the step of an episode whose networks are fitted", fontsize=9)
+    axes.set_title("Bellman risk of every member on simulators that no batch uses", loc="left", fontsize=10, pad=24)
+    axes.spines[["top", "right"]].set_visible(False)
+    if fits:
+        axes.legend(frameon=False, fontsize=8)
+
+
+def _risks(rows: list[Row]) -> dict[str, list[tuple[int, float]]]:
+    """LABEL/MEMBER -> its held-out risks, step by step."""
+    found: dict[str, list[tuple[int, float]]] = {}
     for name, step, value in rows:
         kind, _, rest = name.partition("/")
         if kind == "held_out_risk":
-            label, member = rest.rsplit("/", 1)
-            members.setdefault(label, {}).setdefault(int(member), []).append((step, value))
-    for i, (label, lines) in enumerate(members.items()):
-        colour = f"C{i % 10}"
-        total = max(step for points in lines.values() for step, _ in points)
-        for number, points in lines.items():
-            for layer in range(horizon):
-                low, high = total * layer / horizon, total * (layer + 1) / horizon
-                part = [(step / total * horizon, value) for step, value in points if low < step <= high]
-                if part:
-                    named = label if (number, layer) == (0, 0) else None
-                    axes.plot(*zip(*part, strict=True), lw=0.9, alpha=0.6, color=colour, label=named)
-    for layer in range(1, horizon):
-        axes.axvline(layer, color="#cccccc", lw=0.8, zorder=0)
-    axes.set_xticks([layer + 0.5 for layer in range(horizon)], [f"step {horizon - 1 - k}" for k in range(horizon)])
-    axes.tick_params(axis="x", length=0)
-    axes.set_xlim(0, horizon)
-    axes.set_yscale("log")
-    axes.set_xlabel("training goes backward: first the networks of the last step, then those before", fontsize=9)
-    axes.set_title("Bellman risk of every member on simulators that no batch uses", loc="left", fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
-    if members:
-        axes.legend(frameon=False, fontsize=8)
+            found.setdefault(rest, []).append((step, value))
+    return found
+
+
+def _mark_fits(axes: Axes, fits: list[LayerFit], offset: int, total: int) -> None:
+    """Where the fits of a net end, whose they are, and above them what is fitted; what is too narrow stays unnamed."""
+    rounds: list[list[LayerFit]] = []
+    for fit in fits:
+        if not rounds or rounds[-1][-1].kind != fit.kind or rounds[-1][-1].layer <= fit.layer:
+            rounds.append([])  # layers of a round descend
+        rounds[-1].append(fit)
+        axes.axvline(offset + fit.end, color="#dddddd", lw=0.8, zorder=0)
+        if fit.end - fit.start > NARROW * total:
+            _above(axes, offset + (fit.start + fit.end) / 2, 1.0, str(fit.layer))
+    for several in rounds:
+        start, end = several[0].start, several[-1].end
+        axes.axvline(offset + end, color="#999999", lw=1.0, zorder=0)
+        if end - start > 3 * NARROW * total:
+            _above(axes, offset + (start + end) / 2, 1.06, several[0].kind)
+
+
+def _above(axes: Axes, x: float, height: float, text: str) -> None:
+    """Writes above the axes, whose own height is 1."""
+    at = axes.get_xaxis_transform()
+    axes.text(x, height, text, transform=at, ha="center", va="bottom", fontsize=7, color="#555555")
 
 
 def draw_survivors(axes: Axes, summary: Summary) -> None:

@@ -11,15 +11,18 @@ from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.kernels import make_kernel
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.predictors.ensemble import Ensemble
-from s2r_torch.reports.learning_figure import draw_curves, draw_survivors, learning_figure, surfaces
+from s2r_torch.reports.learning_figure import draw_curves, draw_survivors, layer_fits, learning_figure, surfaces
 from s2r_torch.reports.style import save_figure
 
-ROWS = [
+LABELS = ("lookup", "lookup-1")
+RISKS = [
     (f"held_out_risk/{label}/{member}", step, 0.1 / step + member / 100)
-    for label in ("lookup", "lookup-1")
+    for label in LABELS
     for member in range(2)
     for step in range(1, 31)
 ]
+ENDS = (("rewards", 2, 5), ("values", 2, 12), ("values", 1, 20), ("values", 0, 30))  # kind, layer, last step
+ROWS = RISKS + [(f"{kind}_layer/{label}", end, float(layer)) for label in LABELS for kind, layer, end in ENDS]
 
 
 def policy(where):
@@ -42,12 +45,28 @@ def test_surfaces_are_of_the_two_simulators_whose_policies_differ_most(shape, tm
     assert (tmp_path / "learning.png").stat().st_size > 30_000
 
 
-def test_every_member_has_a_curve_in_every_step():
+def test_every_member_has_a_curve_for_every_fit_at_its_own_steps():
+    """Rewards come first, layers end early, and a second net goes on where the first one ended."""
     axes = Figure().subplots()
-    draw_curves(axes, ROWS, 3)
-    assert sum(len(line.get_xdata()) == 10 for line in axes.lines) == 2 * 2 * 3
+    draw_curves(axes, ROWS)
+    curves = [tuple(int(step) for step in line.get_xdata()) for line in axes.lines if len(line.get_xdata()) > 2]
+    starts = {tuple(range(a + 1, b + 1)) for a, b in ((0, 5), (5, 12), (12, 20), (20, 30))}
+    wanted = starts | {tuple(step + 30 for step in one) for one in starts}
+    assert {*curves} == wanted and len(curves) == 2 * len(wanted)
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["lookup", "lookup-1"]
-    draw_curves(axes, [], 3)
+    named = sorted((text.get_position()[0], text.get_text()) for text in axes.texts)
+    assert named[:6] == [(2.5, "2"), (2.5, "rewards"), (8.5, "2"), (16.0, "1"), (17.5, "values"), (25.0, "0")]
+    draw_curves(axes, [])
+
+
+def test_layers_fitted_again_are_a_round_of_their_own():
+    again = [("values_layer/lookup", 40, 2.0), ("values_layer/lookup", 60, 0.0)]
+    fits = layer_fits([*again[::-1], *ROWS])["lookup"]
+    assert [(fit.kind, fit.layer, fit.start, fit.end) for fit in fits[-3:]] == [
+        ("values", 0, 20, 30),
+        ("values", 2, 30, 40),
+        ("values", 0, 40, 60),
+    ]
 
 
 def test_survivors_after_every_call():

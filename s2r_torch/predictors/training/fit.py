@@ -51,11 +51,13 @@ class Listener:
         on_round: (what is fitted, steps at most) when a round of layers begins.
         on_step: (steps done, mean risk) every `EVERY` steps, and at the end of a layer.
         on_check: (steps done, risks [F]) when held-out risks are looked at.
+        on_layer: (of values, or of rewards; layer; steps done) when the fit of a layer ends.
     """
 
     on_round: Callable[[str, int], None] = lambda what, steps: None
     on_step: Callable[[int, float], None] = lambda done, risk: None
     on_check: Callable[[int, Tensor], None] = lambda done, risks: None
+    on_layer: Callable[[bool, int, int], None] = lambda values, layer, done: None
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,8 +269,8 @@ class _Fit:
             value.copy_(fitted.kept[-1][name])
         if job.values:
             self.memory.kept[job.layer] = fitted.kept
-        self.memory.finished += 1
-        self.memory.done += fitted.steps
+        self.memory.ends += (self.memory.done + fitted.steps,)
+        self.listener.on_layer(job.values, job.layer, self.memory.done)
         self._save()
 
     # -- who is told, and the disk -----------------------------------------------------------------------------------
@@ -300,6 +302,8 @@ class _Fit:
             self.listener.on_step(int(done), risk)
         for done, *risks in self.memory.checked.tolist():
             self.listener.on_check(int(done), torch.tensor(risks, dtype=torch.float64))
+        for job, done in zip(self.memory.jobs, self.memory.ends, strict=False):
+            self.listener.on_layer(job.values, job.layer, done)
 
     def net_of_snapshots(self) -> Net:
         """All snapshots as members of one class, span by span."""

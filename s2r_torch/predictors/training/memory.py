@@ -33,8 +33,7 @@ class Memory:
     told: Tensor  # [k, 2] steps done, mean risk
     checked: Tensor  # [k, 1 + F] steps done, held-out risks
     jobs: tuple[Job, ...] = ()
-    finished: int = 0  # jobs
-    done: int = 0  # steps of all jobs
+    ends: tuple[int, ...] = ()  # steps done after every finished job
     kept: dict[int, list[Weights]] = field(default_factory=dict)  # of every fitted layer, span by span
 
     @staticmethod
@@ -47,6 +46,16 @@ class Memory:
             torch.zeros(0, 2, dtype=torch.float64),
             torch.zeros(0, 1 + len(V_hat), dtype=torch.float64),
         )
+
+    @property
+    def finished(self) -> int:
+        """Jobs."""
+        return len(self.ends)
+
+    @property
+    def done(self) -> int:
+        """Steps of all finished jobs."""
+        return self.ends[-1] if self.ends else 0
 
     def tell(self, done: int, risk: float) -> None:
         """A step's risk."""
@@ -95,12 +104,11 @@ class Memory:
     def parts(self) -> Parts:
         """As named tensors."""
         jobs = torch.tensor([list(astuple(job)) for job in self.jobs], dtype=torch.int64)
-        count = torch.tensor([self.finished, self.done])
         spans = ((h, k, weights) for h, kept in self.kept.items() for k, weights in enumerate(kept))
         return {
             "memory": {
                 "jobs": jobs,
-                "count": count,
+                "ends": torch.tensor(self.ends, dtype=torch.int64),
                 "V_hat": self.V_hat,
                 "missed": self.missed,
                 "walked": self.walked,
@@ -126,7 +134,6 @@ class Memory:
             found["told"],
             found["checked"],
             jobs=tuple(Job(k, h, steps, bool(v)) for k, h, steps, v in found["jobs"].tolist()),
-            finished=int(found["count"][0]),
-            done=int(found["count"][1]),
+            ends=tuple(found["ends"].tolist()),
             kept={layer: [spans[k] for k in sorted(spans)] for layer, spans in kept.items()},
         )

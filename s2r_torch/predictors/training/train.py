@@ -87,4 +87,7 @@ class Trainer:
             for member, risk in enumerate(risks.tolist()):
                 self.progress.record(f"held_out_risk/{label}/{member}", now, risk)
 
-        return Listener(on_round, on_step, on_check)
+        def on_layer(values: bool, layer: int, now: int) -> None:
+            self.progress.record(f"{'values' if values else 'rewards'}_layer/{label}", now, layer)
+
+        return Listener(on_round, on_step, on_check, on_layer)
