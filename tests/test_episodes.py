@@ -127,6 +127,11 @@ def test_nan_names_the_simulator_and_the_actions():
         observe(guarded(reset=lambda x: x / 0), (), 5, SEED)
 
 
+def test_finite_readings_whose_sum_is_not_are_taken():
+    x = observe(guarded(reset=lambda x: x * 0 + 1e308), (), 5, SEED)
+    assert float(x.max()) == 1e308 and not torch.isfinite(x.sum())
+
+
 @pytest.mark.parametrize("reward", [1.5, -0.1, torch.nan, torch.inf])
 def test_rewards_out_of_range(reward):
     with pytest.raises(RewardError, match="in simulator 0 after actions 1"):

@@ -20,8 +20,8 @@ from s2r_torch.rng import Seed
 PREFIXES = 32  # action paths of H - 1 steps that are looked at
 REPEATS = 16  # episodes along each of them
 SURVEYED, MOST_SURVEYED = 8, 1024  # simulators, and sequences, that the paths are chosen from
-PILOTS, PILOT_READINGS = 32, 2**14  # simulators, and readings, that are held raw
-AT_ONCE = 2**24  # raw numbers drawn at once: 128 MiB
+PILOTS, PILOT_READINGS, PILOT_NUMBERS = 32, 2**14, 2**26  # simulators, readings, and numbers that are held raw
+AT_ONCE = 2**20  # raw numbers drawn at once: what goes out of cache takes three times as long
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ class Views:
     def pilot(self) -> Tensor:
         """Raw readings `[N, D]`, float32, of some simulators and all steps."""
         few = self.simulators.select(range(min(PILOTS, len(self.simulators))))
-        H, most = self.spec.horizon, min(PILOT_READINGS, 4 * AT_ONCE // self.spec.obs_dim)
+        H, most = self.spec.horizon, min(PILOT_READINGS, PILOT_NUMBERS // self.spec.obs_dim)
         n = max(1, most // (len(few) * H))
         rows = torch.linspace(0, len(self.sequences) - 1, n).round().long()
         x, _ = _episodes(few, self.sequences[rows], self._seed.child("pilot"), lambda x: x.float())

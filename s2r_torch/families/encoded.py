@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,8 @@ from s2r_torch.base import Simulators, StateGraph, UnlabelledWorld
 from s2r_torch.encoders.encoding import Encoding
 from s2r_torch.families.contract import Family, GroundTruth, KnowsGraph
 
-AT_ONCE = 2**24  # raw numbers of a ground truth that are held at once
+AT_ONCE = 2**22  # raw numbers of a ground truth that are held at once
+IN_CACHE = 2**20  # raw numbers of simulators that are held at once: 4 MiB
 
 
 class EncodedFamily:
@@ -53,6 +55,8 @@ class EncodedFamily:
         one = self.inner.truth(theta[:1])
         if one is None:
             return None
+        if hasattr(self.inner, "trust"):
+            self.inner.simulators(theta, range(len(theta)))  # checks all theta as one, in place of every part of them
         count = max(1, AT_ONCE // one.x.numel())
         parts = [self._seen(self.inner.truth(rows)) for rows in theta.split(count)]
         return GroundTruth(one.graph, *(torch.cat(part) for part in zip(*parts, strict=True)))
@@ -80,23 +84,44 @@ class EncodedFamily:
 
 
 class EncodedSimulators:
-    """Simulators (`base.Simulators`) seen through phi."""
+    """Simulators (`base.Simulators`) seen through phi, a few at a time: raw readings are large, and go out of cache.
+
+    Args:
+        inner: B simulators.
+        phi: a frozen encoder of their readings.
+    """
 
     def __init__(self, inner: Simulators, phi: Encoding):
         self.inner, self.phi, self.spec, self.ids = inner, phi, phi.spec, tuple(inner.ids)
+        self._parts: list[Simulators] = []  # those of the running episodes, in order
 
     def reset(self, n: int, generators: Sequence[torch.Generator]) -> Tensor:
-        return self.phi(self.inner.reset(n, generators))
+        count = max(1, IN_CACHE // (n * self.phi.raw.obs_dim))
+        if count >= len(self.ids):
+            self._parts = [self.inner]
+        else:
+            rows = torch.arange(len(self.ids)).split(count)
+            self._parts = [self.inner.select(some.tolist()) for some in rows]
+        return torch.cat([self.phi(p.reset(n, of)) for p, of in zip(self._parts, self._split(generators), strict=True)])
 
     def step(self, actions: Tensor) -> tuple[Tensor | None, Tensor]:
-        x, reward = self.inner.step(actions)
-        return None if x is None else self.phi(x), reward
+        seen, rewards = [], []
+        for part, taken in zip(self._parts or [self.inner], self._split(actions), strict=True):
+            x, reward = part.step(taken)
+            seen += [] if x is None else [self.phi(x)]
+            rewards.append(reward)
+        return torch.cat(seen) if seen else None, torch.cat(rewards)
 
     def select(self, indices: Sequence[int]) -> EncodedSimulators:
         return EncodedSimulators(self.inner.select(indices), self.phi)
 
     def close(self) -> None:
         getattr(self.inner, "close", lambda: None)()
+
+    def _split(self, rows: Any) -> list[Any]:
+        """What is given for every simulator, part by part."""
+        count = len(self._parts[0].ids) if self._parts else len(self.ids)
+        return [rows[i : i + count] for i in range(0, len(self.ids), count)]
 
 
 class EncodedWorld:

@@ -97,12 +97,12 @@ class RoomCamera:
         return x.unflatten(1, (xi, m)), (weights[bulb] / torch.bincount(bulb)[bulb]).expand(B, xi, m)
 
     def _shot(self, theta: Tensor, images: Tensor, flicker: Tensor, sheet: Tensor) -> Tensor:
-        """What the camera makes of images [B, n, D] under flickers [B, n] in -1 .. 1 and sheets of noise [B, n]."""
+        """What the camera makes, in place, of images [B, n, D] under flickers [B, n] in -1 .. 1 and sheets [B, n]."""
         light, warmth, w = theta.double().unbind(1)
         width = self.flicker_low + (self.flicker_high - self.flicker_low) * w
         bright = light[:, None] * (1 + width[:, None] * flicker)  # [B, n]
         tint = torch.stack([1 + warmth, torch.ones_like(warmth), 1 - warmth], 1)  # [B, 3]
-        coloured = (images.unflatten(-1, (-1, 3)) * tint[:, None, None].float()).flatten(2)
+        coloured = images.mul_(tint.float().repeat(1, images.shape[-1] // 3)[:, None])  # [B, n, D]
         return coloured.mul_(bright[..., None].float()).add_(_sheets(self.numbers)[sheet], alpha=self.grain)
 
     def _images(self, latent: Tensor) -> Tensor:

@@ -41,6 +41,28 @@ def test_it_shows_phi_of_what_the_inner_one_shows(family):
     assert family.simulators(theta, (7, 8, 9)).select([2, 0]).ids == (9, 7)
 
 
+def test_raw_readings_are_held_a_few_simulators_at_a_time(family, monkeypatch):
+    """Large ones go out of cache, and their memory is touched afresh for every call: three times as slow."""
+    theta, held = family.prior(5, Seed.root(3).generator()), []
+
+    def episodes():
+        simulators = family.simulators(theta, range(5))
+        x = simulators.reset(4, [Seed.root(6).child(i).generator() for i in range(5)])
+        seen = [(x, torch.zeros(5, 4, dtype=torch.float64))]
+        for a in (1, 2, 0):
+            seen.append(simulators.step(torch.full((5, 4), a)))
+        return seen
+
+    whole = episodes()
+    monkeypatch.setattr(module, "IN_CACHE", 2 * 4 * 14)
+    shown = family.inner.sensor.read
+    monkeypatch.setattr(type(family.inner.sensor), "read", lambda self, *a: (held.append(len(a[0])), shown(*a))[1])
+    for (x, rewards), (z, paid) in zip(whole, episodes(), strict=True):
+        assert (x is None and z is None) or torch.equal(x, z)
+        assert torch.equal(rewards, paid)
+    assert held == [2, 2, 1] * 3
+
+
 def test_its_truth_is_the_inner_one_seen_through_phi_whatever_fits_into_memory(family, monkeypatch):
     theta = family.prior(5, Seed.root(3).generator())
     raw, whole = family.inner.truth(theta), family.truth(theta)
@@ -50,6 +72,23 @@ def test_its_truth_is_the_inner_one_seen_through_phi_whatever_fits_into_memory(f
         assert torch.equal(truth.reward, raw.reward) and torch.equal(truth.weight, raw.weight)
     assert family.known_graph().num_states == raw.graph.num_states
     assert family.mean_rewards(theta).shape == (5, raw.graph.num_states, 3)
+
+
+def test_dynamics_are_looked_at_once_for_a_truth_whatever_its_parts(family, monkeypatch):
+    """Part by part, a thousand worlds of images took minutes of stepped environments."""
+    dynamics, opened = type(family.inner.dynamics), []
+    episode = dynamics.episode
+    monkeypatch.setattr(
+        dynamics, "episode", lambda self, theta, *a, **k: opened.append(1) or episode(self, theta, *a, **k)
+    )
+    monkeypatch.setattr(module, "AT_ONCE", 1)
+    counts = []
+    for seed in (11, 12):
+        opened.clear()
+        theta = family.prior(40, Seed.root(seed).generator())
+        family.inner.simulators(theta, range(40)) if seed == 11 else family.truth(theta)
+        counts.append(len(opened))
+    assert counts[0] <= counts[1] <= counts[0] + 3  # the first theta, before the others
 
 
 @pytest.mark.slow

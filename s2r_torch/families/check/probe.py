@@ -84,13 +84,13 @@ class Probe:
         """Mean rewards [B, xi, A] in units of total reward, twice: as the family knows them, or two estimates."""
         if self.graph is None:
             return None
+        if isinstance(self.family, KnowsGraph) and self.family.known_graph() is not None:
+            mean = self.family.mean_rewards(theta)  # before the truth, whose readings may be images
+            return mean, mean
         with users("truth(theta)"):
             truth = self.family.truth(theta) if self.truth is not None else None
         if truth is not None:
             mean = (truth.weight[..., None] * truth.reward).sum(2)
-            return mean, mean
-        if isinstance(self.family, KnowsGraph) and self.family.known_graph() is not None:
-            mean = self.family.mean_rewards(theta)
             return mean, mean
         simulators = self.simulators(theta)
         runs = run(simulators, edge_lists(self.graph).repeat(2 * HALF, 1), self.generators(simulators.ids, "rewards"))
