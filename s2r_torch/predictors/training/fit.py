@@ -136,7 +136,8 @@ class _Fit:
         count, levels = len(data.D), data.levels
         self.scarcity = net.scarcity(torch.tensor([*levels])).repeat_interleave(count)
         self.rows = torch.arange(len(self.scarcity))  # L levels of B simulators each
-        self.summary = net.standardised(torch.cat([D.float() for D in levels.values()]), self.scarcity)
+        by_level = zip(levels.values(), self.scarcity.split(count), strict=True)  # a level is gigabytes
+        self.summary = torch.cat([net.standardised(D.float(), few) for D, few in by_level])
         looked_up = [self.graph.states_of(h) if net.looks_up else [] for h in range(self.graph.horizon)]
         self.D = [torch.cat([D[:, states].float() for D in levels.values()]) for states in looked_up]  # by layer
         self.draw = _draw(net.size, count, len(levels), settings, seed)
