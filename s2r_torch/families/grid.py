@@ -9,9 +9,9 @@ Observation: (row, col) + (offset_row, offset_col) + (low + (high - low) w) * bu
 exceeds half a cell, so a reading alone does not tell the cell; only the densities of all cells together do.
 
 Rewards are Bernoulli, paid for any action at a cell of the middle anti-diagonal: 0.9 w at the top right, 0.9 (1 - w) at
-the bottom left, 0.5 in the middle, else 0. An episode passes one such cell, so its total is in [0, 1]. The best first
-move depends on w, which only the width of the densities shows: V* = 0.678 on average, the best fixed list of actions
-earns 0.5.
+the bottom left, 0.5 in the middle (of two middle cells, at the upper one), else 0. An episode passes one such cell, so
+its total is in [0, 1]. The best first move depends on w, which only the width of the densities shows: V* = 0.678 on
+average, the best fixed list of actions earns 0.5.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Grid:
     """The family `grid`.
 
     Args:
-        width: W, odd; the grid has W x W cells.
+        width: W, at least 3; the grid has W x W cells.
         noise_low: half-width of the noise at w = 0, in cells, > 0.
         noise_high: half-width at w = 1, below 0.5, so that supports of different cells are disjoint within one theta.
         offset: largest calibration error of each coordinate, in cells.
@@ -64,9 +64,9 @@ class Grid:
     payment = 1.0
 
     def __post_init__(self):
-        if self.width < 3 or self.width % 2 == 0:
+        if self.width < 3:
             raise SettingError(
-                expected="an odd width >= 3", got=str(self.width), cause="the safe cell is the middle one"
+                expected="a width >= 3", got=str(self.width), cause="the safe cell lies between the two treasures"
             )
         if not 0 < self.noise_low <= self.noise_high < 0.5:
             raise SettingError(
@@ -167,7 +167,7 @@ class Grid:
         last, w = self.width - 1, theta[:, 2:]
         payoff = TREASURE * w * ((row == 0) & (column == last))
         payoff = payoff + TREASURE * (1 - w) * ((row == last) & (column == 0))
-        return payoff + SAFE * ((row == column) & (row + column == last))
+        return payoff + SAFE * ((row == last // 2) & (row + column == last))
 
     def _moves(self, cell: tuple[int, int]) -> list[tuple[int, int]]:
         row, column = cell

@@ -24,6 +24,7 @@ from s2r_torch.rng import Seed
 
 FAMILIES = {
     "grid": Grid(),
+    "grid4": Grid(width=4),
     "grid5": Grid(width=5, smoothness=1),
     "mixture": Mixture(horizon=3),
     "stacked": Mixture(horizon=4, max_states=3, num_actions=4, smoothness=4, base="stacked"),
@@ -234,7 +235,7 @@ def test_supports_are_disjoint_within_one_theta(name):
 @pytest.mark.parametrize(
     ("build", "match"),
     [
-        (lambda: Grid(width=4), "odd width"),
+        (lambda: Grid(width=2), "a width >= 3"),
         (lambda: Grid(noise_high=0.5), "noise_high < 0.5"),
         (lambda: Grid(noise_low=0.0), "0 < noise_low"),
         (lambda: Grid(smoothness=0), "smoothness"),

@@ -119,7 +119,7 @@ def test_a_family_of_ones_own_is_checked_by_name(folder, capsys, monkeypatch):
     assert code == 2 and "w decides what pays" in printed
     for arguments, words in (
         (("env=nowhere",), "a plugin not imported"),
-        (("env=grid", "env.width=4"), "an odd width"),
+        (("env=grid", "env.width=2"), "a width >= 3"),
         (("grid",), "missing EQUAL"),
         (("env=grid", "env.nosuch=1"), "nosuch"),
         (("env=grid", "plugins=[no_such_module]"), "no_such_module"),

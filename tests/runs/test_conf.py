@@ -187,7 +187,7 @@ def test_families_networks_and_experiments_of_a_working_folder(tmp_path, monkeyp
         ("net.lookup.width=[32,33]", "net.lookup.width.*got 33"),
         ("net.lookup.lipschitz_bound=high", "net.lookup.lipschitz_bound: a number > 0 or one of auto"),
         ("env=gird", "one of the families .*; got 'gird'; likely cause: a typo for 'grid'"),
-        ("env.width=4", "expected an odd width >= 3; got 4"),
+        ("env.width=2", "expected a width >= 3; got 2"),
         ("env.width=three", "expected env.width: a whole number; got 'three'"),
         ("env.nosuch=1", "a key of env: width, .*; got env.nosuch"),
         ("env._target_=walk.make", r"@register_family\('walk'\)"),

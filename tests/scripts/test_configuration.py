@@ -105,7 +105,7 @@ def test_help_says_what_there_is(run, tmp_path):
     ("arguments", "line"),
     [
         (["seed=7.9"], "SettingError: expected seed: a whole number; got 7.9"),
-        (["env.width=4"], "SettingError: expected an odd width >= 3; got 4; likely cause: the safe cell"),
+        (["env.width=2"], "SettingError: expected a width >= 3; got 2; likely cause: the safe cell"),
         (["sede=1"], "Could not override 'sede'.; likely cause: a typo for seed"),
         (["net.conv.width=64"], "Could not override 'net.conv.width'.; likely cause: net=conv was not given"),
         (["net.width=64"], "likely cause: a setting without its network: net.NETWORK.width"),
