@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import StateGraph
+from s2r_torch.coverage import path_cover
 from s2r_torch.encoders.regression import Regression
 from s2r_torch.families import exact
 from s2r_torch.families.check.overlap import check_overlap
@@ -15,7 +16,7 @@ from s2r_torch.families.encoded import unencoded
 from s2r_torch.tours import readings
 
 SIMULATORS = 400
-READINGS, MOST_STATES = 100, 16  # per state, and states, that statistics are taken of
+READINGS, MOST_STATES = 50, 16  # per state, and states, that statistics are taken of
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 NEEDED = 0.03  # of the optimum, that knowing theta must add for densities to be needed
 SHOWS, HIDDEN = 0.5, 0.3  # shares of what knowing theta adds that readings recover
@@ -126,7 +127,7 @@ def _optimum(probe: Probe, theta: Tensor, listed: Tensor) -> float | None:
 
 def statistics(probe: Probe, graph: StateGraph, theta: Tensor) -> Tensor:
     """Statistics [B, p] of the readings at some states: quantiles, standard deviations, covariances."""
-    states = torch.linspace(0, graph.num_states - 1, min(MOST_STATES, graph.num_states)).round().long().unique()
+    states = _near_states(graph)
     needs = torch.zeros(graph.num_states, dtype=torch.int64).index_fill(0, states, READINGS)
     drawn, found = readings(probe.simulators(theta), graph, needs, probe.seed.child("statistics")), []
     for s in states.tolist():
@@ -136,6 +137,16 @@ def statistics(probe: Probe, graph: StateGraph, theta: Tensor) -> Tensor:
         covariance = torch.einsum("bni,bnj->bij", centred, centred).flatten(1) / READINGS
         found += [q.permute(1, 0, 2).flatten(1), x.std(1).log(), covariance]
     return torch.cat(found, 1)
+
+
+def _near_states(graph: StateGraph) -> Tensor:
+    """At most MOST_STATES states that few episodes pass: they lie along the first sequences of the path cover."""
+    passed: dict[int, None] = {}
+    for path in path_cover(graph):
+        if len(passed) < MOST_STATES:
+            passed |= dict.fromkeys(graph.visited(torch.tensor(path, dtype=torch.int64)).tolist())
+    along = torch.tensor(sorted(passed))
+    return along[torch.linspace(0, len(along) - 1, min(MOST_STATES, len(along))).round().long().unique()]
 
 
 def _hidden(probe: Probe, theta: Tensor, values: Tensor, features: Tensor) -> str:

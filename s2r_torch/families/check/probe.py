@@ -18,6 +18,7 @@ from s2r_torch.rng import Seed
 FEW, MANY = 12, 64  # simulators that are looked at closely, and in which one that is unlike the others is looked for
 HALF = 8  # episodes of every (state, action), behind one estimate of what it pays
 MOST_LISTS = 2048  # action lists that are all tried, if there are no more of them
+MOST_EPISODES = 3000  # per simulator, through every (state, action)
 PURPOSE = "check"
 
 Explore = Callable[[Guard, Seed], StateGraph]
@@ -119,6 +120,15 @@ class Probe:
     def tried(self) -> Rollouts:
         """One episode along every one of `lists`, on the few simulators."""
         return run(self.few, self.lists, self.generators(self.few.ids, "tried"))
+
+    @cached_property
+    def edges(self) -> tuple[Rollouts, int] | None:
+        """Episodes through every (state, action), on the few simulators, and how many of each; None without a graph."""
+        if self.graph is None:
+            return None
+        actions = edge_lists(self.graph)
+        copies = max(2, MOST_EPISODES // len(actions))
+        return run(self.few, actions.repeat(copies, 1), self.generators(self.few.ids, "edges")), copies
 
     def telling_lists(self, n: int) -> Tensor:
         """n action lists [n, H], some that pay and some at random: a simulator that is unlike others shows on them."""

@@ -83,12 +83,12 @@ def check_box(probe: Probe) -> list[Finding]:
                 SettingError,
             )
         )
-    return findings + _width(probe, guard) or [Finding("box of readings", OK, "holds all readings, and fits them")]
+    return findings + _width(probe) or [Finding("box of readings", OK, "holds all readings, and fits them")]
 
 
-def _width(probe: Probe, guard) -> list[Finding]:
+def _width(probe: Probe) -> list[Finding]:
     """Whether the usual number of nodes resolves a state, and whether outliers stretch what is measured."""
-    spec = probe.spec
+    spec, guard = probe.spec, probe.few
     x = run(guard, probe.random_lists("width", 1).expand(EPISODES, -1), probe.generators(guard.ids, "width")).x
     centre = x.median(1, keepdim=True).values
     spread = (x - centre).abs().median(1, keepdim=True).values.clamp(min=1e-300)  # [B, 1, H, d]

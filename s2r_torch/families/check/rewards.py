@@ -7,21 +7,12 @@ from torch import Tensor
 from s2r_torch.base import StateGraph
 from s2r_torch.episodes import Rollouts
 from s2r_torch.errors import RewardError, S2RError
-from s2r_torch.families.check.probe import MANY, Probe, edge_lists, named, of_edges, run
+from s2r_torch.families.check.probe import MANY, Probe, named, of_edges, run
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
 
-MOST_EPISODES = 3000  # per simulator
 PAYING = 128  # episodes of every simulator, half of them along lists that pay
 EXPECTED = 30  # payments of the others, above which a simulator without any is noted
 TOLERANCE = 1e-6
-
-
-def run_edges(probe: Probe, graph: StateGraph, purpose: str) -> tuple[Rollouts, int]:
-    """Episodes through every (state, action), on the few simulators; and how many of each."""
-    actions = edge_lists(graph)
-    copies = max(2, MOST_EPISODES // len(actions))
-    guard = probe.few
-    return run(guard, actions.repeat(copies, 1), probe.generators(guard.ids, purpose)), copies
 
 
 def check_rewards(probe: Probe) -> list[Finding]:
@@ -30,12 +21,12 @@ def check_rewards(probe: Probe) -> list[Finding]:
     tried = probe.tried
     totals = [run(guard, probe.telling_lists(PAYING), probe.generators(guard.ids, "all")), tried]
     try:
-        graph = probe.graph
+        graph, walked = probe.graph, probe.edges
     except S2RError:  # `check_truth` says so
-        graph = None
+        graph, walked = None, None
     findings = []
-    if graph is not None:
-        edges, copies = run_edges(probe, graph, "edges")
+    if graph is not None and walked is not None:
+        edges, copies = walked
         totals.append(edges)
         findings += _possible_total(checked, graph, of_edges(edges.rewards, graph, copies))
     most = max(float(runs.returns.max()) for runs in totals)

@@ -8,7 +8,8 @@ import scipy
 import torch
 from torch import Tensor
 
-from s2r_torch.base import StateGraph
+from s2r_torch.base import Path, StateGraph
+from s2r_torch.coverage import edge_cover, edges_of
 from s2r_torch.density.bands import sup_band
 from s2r_torch.density.bandwidth import pilot_scale, reference_bandwidth
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
@@ -18,8 +19,8 @@ from s2r_torch.density.nodes import nodes_for
 from s2r_torch.errors import GraphMismatchError
 from s2r_torch.families.check.probe import FEW, Probe, named, of_edges
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
-from s2r_torch.families.check.rewards import run_edges
 from s2r_torch.families.contract import GroundTruth
+from s2r_torch.tours import readings, walk
 
 Z = 6.0
 TOLERANCE = 0.06  # standard deviations of a mean, share of a variance, units of reward: what is not worth a word
@@ -38,7 +39,8 @@ def check_truth(probe: Probe) -> list[Finding]:
     wrong = _inconsistent(probe, truth)
     if wrong:
         return [Finding(checked, REFUSED, wrong, "see GroundTruth in families/contract.py", "")]
-    runs, copies = run_edges(probe, truth.graph, "truth")
+    assert probe.edges is not None  # a truth has a graph
+    runs, copies = probe.edges
     x = of_edges(runs.x, truth.graph, copies)  # [B, copies, xi, A, d]
     rewards = of_edges(runs.rewards, truth.graph, copies)
     findings = _readings(probe, truth, x.transpose(1, 2).flatten(2, 3)) + _paid(truth, rewards)
@@ -120,34 +122,34 @@ def _paid(truth: GroundTruth, rewards: Tensor) -> list[Finding]:
 def check_states(probe: Probe, graph: StateGraph) -> list[Finding]:
     """Every way to a state shows the same readings, and states of a layer show different ones, for every theta."""
     guard = probe.few
-    x = _samples(probe, [graph.paths[s] for s in range(graph.num_states)], "states")  # [B, xi, n, d]
+    x = torch.stack(readings(guard, graph, N_MERGE, probe.seed.child("states")), 1)  # [B, xi, n, d]
     return _other_ways(probe, graph, x) + _closeness(probe, graph, x, guard.ids)
 
 
-def _samples(probe: Probe, paths: list[tuple], purpose: str) -> Tensor:
-    """Readings [B, paths, N_MERGE, d] at the ends of paths, on the few simulators."""
-    guard, found = probe.few, []
-    for path in paths:
-        x = guard.reset(N_MERGE, probe.generators(guard.ids, purpose, path))
-        for a in path:
-            x = guard.move(torch.full(x.shape[:2], a, dtype=torch.int64))
-        found.append(x)
-    return torch.stack(found, 1)
+def _walked_otherwise(probe: Probe, graph: StateGraph) -> tuple[list[tuple[Path, int]], list[Tensor]]:
+    """Every way to a state over an edge that is not on its own path: (path, state), and readings [B, N_MERGE, d]."""
+    missing = {
+        edge for edge in edges_of(graph) if graph.paths[int(graph.next_state[edge])] != (*graph.paths[edge[0]], edge[1])
+    }
+    ways, other = [], []
+    for actions in edge_cover(graph, missing):
+        states = graph.visited(torch.tensor(actions)).tolist()
+        x, _ = walk(probe.few, actions, N_MERGE, probe.seed.child("ways", actions))
+        for step, edge in enumerate(zip(states[:-1], actions, strict=True)):
+            if edge in missing:
+                missing.remove(edge)
+                ways.append((actions[: step + 1], states[step + 1]))
+                other.append(x[step + 1])
+    return ways, other
 
 
 def _other_ways(probe: Probe, graph: StateGraph, x: Tensor) -> list[Finding]:
     """Other action paths to the same state against the first one, simulator by simulator."""
     checked = "one state graph for all"
-    ways = [
-        ((*graph.paths[s], a), t)
-        for s, row in enumerate(graph.next_state.tolist())
-        for a, t in enumerate(row)
-        if t >= 0 and graph.paths[t] != (*graph.paths[s], a)
-    ]
+    ways, other = _walked_otherwise(probe, graph)
     if not ways:
         return [Finding(checked, OK, f"{graph.num_states} states, each with one path")]
-    other = _samples(probe, [path for path, _ in ways], "ways")
-    p = ks_p_values(x[:, [t for _, t in ways]], other)  # [B, ways]
+    p = ks_p_values(x[:, [t for _, t in ways]], torch.stack(other, 1))  # [B, ways]
     if float(p.min()) >= SURELY:
         return [Finding(checked, OK, f"{len(ways)} other ways to its {graph.num_states} states show the same readings")]
     b, i = (int(v) for v in torch.unravel_index(p.argmin(), p.shape))

@@ -184,7 +184,7 @@ class ConesNet(StatisticsNet):
     def fit_scales(self, D: Tensor) -> None:
         """The first training densities become anchors, repeated where there are too few; distances stay as they are."""
         first = torch.arange(len(self.anchors), device=D.device) % len(D)
-        self.anchors.copy_(self._statistics(D.to(self.anchors.dtype))[first])
+        self.anchors.copy_(self._statistics(D[first].to(self.anchors.dtype)))
         super().fit_scales(D)
         self.centre.zero_()
         self.spread.fill_(1.0)

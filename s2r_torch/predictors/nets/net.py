@@ -42,6 +42,7 @@ from s2r_torch.problem import Problem
 AUTO = "auto"
 TILE = 2**19  # hidden values of one layer evaluated at once: 2 MiB, which stay in the cache
 COLUMNS = 256  # samples in a tile, of one simulator where it has as many
+SUMMARISED = 2**24  # numbers of densities at once: 64 MiB, of which summaries make copies
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,9 +153,8 @@ class Net(nn.Module):
     @torch.no_grad()
     def fit_scales(self, D: Tensor) -> None:
         """Freezes reference and scale of every summary from training densities [B, xi, G]; never per D."""
-        D = D.to(self.height.dtype)
-        self.height.fill_(D.amax(-1).mean().clamp(min=1e-12))
-        values = self.summary(D)
+        self.height.fill_(D.amax(-1).to(self.height.dtype).mean().clamp(min=1e-12))
+        values = self.summaries(D)
         self.centre.copy_(values.mean(0))
         if self.common_spread:
             self.spread.fill_(1 / self.declared_bound)  # C_L is applied at the input: rows below it then have norm 1
@@ -172,7 +172,7 @@ class Net(nn.Module):
         """
         self.readings.copy_(self.readings.new_tensor([min(levels), max(levels)]))
         scarcity = self.scarcity(torch.tensor([*levels]))
-        means = torch.stack([self.summary(D.to(self.height.dtype)).mean(0) for D in levels.values()])  # [L, K]
+        means = torch.stack([self.summaries(D).mean(0) for D in levels.values()])  # [L, K]
         drift = (scarcity[:, None] * (means - means[0])).sum(0) / scarcity.square().sum().clamp(min=1e-6)
         self.drift.copy_(drift)
 
@@ -182,10 +182,15 @@ class Net(nn.Module):
 
     # -- PredictorGroup ----------------------------------------------------------------------------------------------
 
+    def summaries(self, D: Tensor) -> Tensor:
+        """`summary` [B, K] of many, some simulators at a time."""
+        some = D.split(max(1, SUMMARISED // D[0].numel())) if len(D) else (D,)
+        return torch.cat([self.summary(part.to(self.height.dtype)) for part in some])
+
     def standardised(self, D: Tensor, scarcity: Tensor | None = None) -> Tensor:
         """The summaries that the networks see, [B, K], for densities of scarcity [B]; None for zeros."""
         centre = self.centre if scarcity is None else self.centre + self.drift * scarcity[:, None]
-        return (self.summary(D) - centre) / self.spread
+        return (self.summaries(D) - centre) / self.spread
 
     def scarcity(self, readings: Tensor | float | None) -> Tensor:
         """How noisy densities are, n^(-1/2) on a scale cut at what training saw: 0 for the most readings, 1 for fewest.

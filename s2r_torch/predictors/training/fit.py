@@ -136,10 +136,8 @@ class _Fit:
         count, levels = len(data.D), data.levels
         self.scarcity = net.scarcity(torch.tensor([*levels])).repeat_interleave(count)
         self.rows = torch.arange(len(self.scarcity))  # L levels of B simulators each
-        by_level = zip(levels.values(), self.scarcity.split(count), strict=True)  # a level is gigabytes
-        self.summary = torch.cat([net.standardised(D.float(), few) for D, few in by_level])
-        looked_up = [self.graph.states_of(h) if net.looks_up else [] for h in range(self.graph.horizon)]
-        self.D = [torch.cat([D[:, states].float() for D in levels.values()]) for states in looked_up]  # by layer
+        by_level = zip(levels.values(), self.scarcity.split(count), strict=True)
+        self.summary = torch.cat([net.standardised(D, scarcity) for D, scarcity in by_level])
         self.draw = _draw(net.size, count, len(levels), settings, seed)
         self.payments = Payments.of(data, self.graph.num_actions)
         V_hat = torch.zeros(net.size, len(self.rows), self.graph.num_states, dtype=torch.float32)
@@ -252,8 +250,10 @@ class _Fit:
         return Work(job, self._view(job.layer), targets)
 
     def _view(self, layer: int) -> View:
-        x = self.data.columns(self.graph.states_of(layer)).x
-        return View(x, self.D[layer], self.summary, self.scarcity)
+        states = self.graph.states_of(layer)
+        looked_up = states if self.net.looks_up else []
+        D = torch.cat([D[:, looked_up].float() for D in self.data.levels.values()])
+        return View(self.data.columns(states).x, D, self.summary, self.scarcity)
 
     def _valued(self, layer: int) -> Tensor:
         """The columns [S, n] of a layer's states that their values are means over."""
