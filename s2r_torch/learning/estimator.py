@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from s2r_torch.density.nodes import nodes_for
 from s2r_torch.density.samples import by_name
 from s2r_torch.episodes import Guard
 from s2r_torch.learning.merging import MergeSettings
+from s2r_torch.memory import require_memory
 from s2r_torch.rng import Seed
 from s2r_torch.schema import OneOf, Positive, Range, Settings
 from s2r_torch.tours import readings, walk
@@ -123,12 +125,21 @@ def estimate_densities(
         seed: named stream.
         dtype: of D_hat; it is estimated in float64.
 
+    Raises:
+        SettingError: there is less memory than D_hat takes.
+
     Cost:
         w n_dist episodes per simulator for a path cover of w sequences. More readings than fit into memory are drawn in
         parts, whose estimates average. Memory of D_hat once: it may be gigabytes, which every copy takes again.
     """
     given = graph, estimator, torch.as_tensor(n_dist).expand(graph.num_states), seed
-    D_hat = torch.empty(len(simulators), graph.num_states, estimator.grid.num_points, dtype=dtype)
+    shape, nodes = (len(simulators), graph.num_states, estimator.grid.num_points), estimator.grid.shape
+    require_memory(
+        math.prod(shape) * dtype.itemsize,
+        f"densities of {shape[0]} simulators at {shape[1]} states on {' x '.join(map(str, nodes))} nodes",
+        "a fine grid over many states: fewer density.nodes, or fewer predictors.num_simulators",
+    )
+    D_hat = torch.empty(shape, dtype=dtype)
     done = 0
     with closing(each_simulators(_densities, in_parts(simulators), *given)) as parts:
         for part in parts:

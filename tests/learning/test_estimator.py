@@ -6,11 +6,12 @@ import pytest
 import torch
 from support.worlds import Tabular, class_of, estimator_of, policy_of, random_world
 
+from s2r_torch import memory
 from s2r_torch.assurance.rehearsal import look, policy_after
 from s2r_torch.base import after
 from s2r_torch.coverage import passages, path_cover
 from s2r_torch.episodes import Guard, Ledger
-from s2r_torch.errors import ObservationError
+from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.learning.estimator import DensitySettings, estimate_densities, make_estimator
 from s2r_torch.learning.exploration import explore
 from s2r_torch.learning.merging import MergeSettings
@@ -83,3 +84,12 @@ def test_a_second_passage_is_told_by_its_own_path():
 
     with pytest.raises(ObservationError, match=f"in simulator 17 {after(path)};"):
         look(policy(), faulty(later, again), SEED)
+
+
+def test_densities_that_do_not_fit_are_refused_before_anything_is_drawn(monkeypatch):
+    monkeypatch.setattr(memory, "available_memory", lambda: 1000)
+    ledger = Ledger()
+    guard = Guard(WORLD.simulators((0.0, 0.1, 0.2, 0.3), IDS), ledger, "test")
+    with pytest.raises(SettingError, match=r"memory for densities of 4 simulators at 6 states on \d+ nodes; got"):
+        estimate_densities(guard, WORLD.graph, estimator_of(WORLD), N, SEED)
+    assert ledger.counts.total() == 0

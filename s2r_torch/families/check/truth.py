@@ -27,6 +27,7 @@ TOLERANCE = 0.06  # standard deviations of a mean, share of a variance, units of
 DECLARED = 0.5 * 0.75  # of a declared separation, that noise must stay below
 SURELY, ALIKE = 1e-9, 1e-3  # p-values
 CLEARLY = 4.0  # noises, by which states differ where theta lets them
+AT_ONCE = 2**24  # numbers of densities that are compared at once
 N_MERGE, ROOM = 250, 1.5 * 1.25  # readings that decide merges, and what they ask of a distance, in units of noise
 
 
@@ -190,8 +191,8 @@ def _closeness(probe: Probe, graph: StateGraph, x: Tensor, ids: tuple[int, ...])
         return [Finding(checked, OK, "no layer has two states")]
     estimator = _estimator(spec, x)
     D = estimator(x)  # [B, xi, G]
-    first, second = (torch.tensor(side) for side in zip(*pairs, strict=True))
-    distance = sup_distance(D[:, first], D[:, second]).median(0).values
+    some = torch.tensor(pairs).T.split(max(1, AT_ONCE // D[:, 0].numel()), dim=1)
+    distance = torch.cat([sup_distance(D[:, first], D[:, second]).median(0).values for first, second in some])
     worst = int(distance.argmin())
     s, t = pairs[worst]
     few = x[:4, [s, t]].flatten(0, 1)
