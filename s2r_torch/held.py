@@ -13,12 +13,19 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
+
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 BOOKKEEPING = frozenset(vars(nn.Module()))  # torch's own: parameters, buffers, parts, hooks
 DEEPEST = 4  # containers within containers
+LIBRARIES = frozenset({"torch", "numpy", "s2r_torch"} | sys.stdlib_module_names)  # of which no call leaves anything
 
 
 def attributes(module: nn.Module) -> dict[str, object]:
@@ -31,9 +38,69 @@ def attributes(module: nn.Module) -> dict[str, object]:
     }
 
 
+def outside(module: nn.Module) -> dict[str, object]:
+    """Copies of what a module's own functions can reach outside of it: globals that they name, cells of closures,
+    default arguments, and attributes of its classes. Functions that they name are followed, but not those of libraries.
+    """
+    found: dict[str, object] = {}
+    waiting: list[object] = []
+    for part in module.modules():
+        hooks = [hook for key, table in vars(part).items() if key.endswith("_hooks") for hook in dict(table).values()]
+        waiting += [value for value in (*vars(part).values(), *hooks) if isinstance(value, FunctionType)]
+        for kind in type(part).__mro__:
+            if not _ours(kind.__module__):
+                waiting += [getattr(value, "__func__", value) for value in vars(kind).values()]
+                found |= {f"{kind.__name__}.{key}": v for key, v in vars(kind).items() if _data(v) and key[:2] != "__"}
+    seen: set[int] = set()
+    while waiting:
+        thing = waiting.pop()
+        if isinstance(thing, FunctionType) and id(thing) not in seen and not _ours(thing.__module__ or ""):
+            seen.add(id(thing))
+            named = dict(_named(thing))
+            waiting += named.values()
+            found |= {name: value for name, value in named.items() if _data(value)}
+    return {name: _copied(value, DEEPEST) for name, value in found.items()}
+
+
+def _ours(module: str) -> bool:
+    return module.partition(".")[0] in LIBRARIES
+
+
+def _data(value: object) -> bool:
+    """Whether a value is something that a call can change: no class, module or function."""
+    plain = Tensor | np.ndarray | dict | list | set | int | float | complex | str | bytes | itertools.count
+    return isinstance(value, plain) or _users(value)
+
+
+def _users(value: object) -> bool:
+    """Whether a value is an object of a class of the user's."""
+    other = isinstance(value, type | ModuleType | FunctionType | nn.Module)
+    return not other and hasattr(value, "__dict__") and not _ours(type(value).__module__)
+
+
+def _named(function: FunctionType) -> Iterator[tuple[str, object]]:
+    """What a function can reach beside its arguments, by name."""
+    for name in sorted(_names(function.__code__)):
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # a cell that was never filled
+            continue
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    yield from ((f"default {k + 1} of {function.__name__}", value) for k, value in enumerate(defaults))
+
+
+def _names(code: CodeType) -> set[str]:
+    """Names that code, and code within it, looks up."""
+    return {*code.co_names}.union(*(_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+
+
 def numbers(module: nn.Module) -> dict[str, object]:
-    """Copies of all parameters and buffers, by name."""
-    return {name: value.detach().clone() for name, value in (*module.named_parameters(), *module.named_buffers())}
+    """Copies of all parameters and buffers, by name, but for lazy ones that no call has made yet."""
+    named = (*module.named_parameters(), *module.named_buffers())
+    return {name: value.detach().clone() for name, value in named if not is_lazy(value)}
 
 
 def changed(before: dict[str, object], after: dict[str, object]) -> list[str]:
@@ -51,7 +118,11 @@ def _copied(value: object, depth: int) -> object:
         return {key: _copied(inner, depth - 1) for key, inner in value.items()}
     if isinstance(value, list | tuple) and depth:
         return [_copied(inner, depth - 1) for inner in value]
-    return value
+    if isinstance(value, itertools.count):
+        return repr(value)
+    if isinstance(value, set):
+        return set(value)
+    return _copied(dict(vars(value)), depth - 1) if depth and _users(value) else value
 
 
 def _same(a: object, b: object) -> bool:
@@ -65,6 +136,8 @@ def _same(a: object, b: object) -> bool:
         return bool(np.array_equal(a, b))  # type: ignore[arg-type]
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, set):
+        return a == b
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(map(_same, a, b))
     return isinstance(a, int | float | complex | str | bytes) and (a == b or a != a)

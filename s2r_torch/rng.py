@@ -13,13 +13,34 @@ True
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 Name = str | int | tuple
+
+
+@contextmanager
+def kept_globals() -> Iterator[None]:
+    """The global generators of torch (on the CPU), numpy and random are afterwards as they were before."""
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+
+
+def seed_globals(seed: int) -> None:
+    """Seeds the global generators of torch (on the CPU), numpy and random; inside `kept_globals`."""
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed queues calls for every device
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
 
 
 @dataclass(frozen=True)
@@ -47,9 +68,12 @@ class Seed:
 
     @contextmanager
     def as_global(self, device: torch.device) -> Iterator[None]:
-        """torch's global generators as this stream, for code that takes no generator; afterwards they are as before."""
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.default_generator.manual_seed(self.integer())  # torch.manual_seed queues calls for every device
+        """The global generators of torch, numpy and random as this stream, for code that takes no generator.
+
+        Afterwards they are as before.
+        """
+        with kept_globals(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            seed_globals(self.integer())
             if device.type == "cuda":
                 torch.cuda.manual_seed(self.integer())
             yield

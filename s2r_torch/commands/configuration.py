@@ -30,6 +30,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
+from yaml import YAMLError  # type: ignore[import-untyped]
 
 from s2r_torch.errors import S2RError, SettingError
 from s2r_torch.reports.endings import Ended, clear_ending, say
@@ -289,6 +290,14 @@ def our_errors() -> Iterator[None]:
         yield
     except S2RError:
         raise
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1} of {mark.name}" if mark else ""
+        raise SettingError(
+            expected="a configuration in YAML",
+            got=printable(f"{getattr(error, 'problem', None) or error}{where}"),
+            cause="a tab, a key that is there twice, or another slip of indentation",
+        ) from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: net=null
         raise as_setting_error(error) from error
 
@@ -302,6 +311,11 @@ def as_setting_error(error: Exception) -> SettingError:
     if key and key[1].startswith("net."):
         _, network, *rest = key[1].split(".")
         cause = f"net={network} was not given" if rest else f"a setting without its network: net.NETWORK.{network}"
+    elif isinstance(error, UnicodeDecodeError):
+        text = f"{text}, in {', '.join(_not_utf8()) or 'a configuration'}"
+        cause = "a file that is not UTF-8: a letter with an accent, as an older editor writes it"
+    elif key and key[1] in {known for make in DEFAULTS.values() for known in make()}:
+        cause = "a setting that is not one of this command's, or not together with the others"
     elif key and "." not in key[1]:
         cause = typo(key[1], ["net", *(known for make in DEFAULTS.values() for known in make())])
     elif "Config group override must be" in text:
@@ -315,6 +329,18 @@ def as_setting_error(error: Exception) -> SettingError:
     return SettingError(expected="settings that can be put together", got=text, cause=cause)
 
 
+def _not_utf8() -> list[str]:
+    """The user's configurations that are no UTF-8."""
+    found = []
+    for folder in (Path.cwd() / "conf", Path.cwd()):
+        for path in sorted((*folder.glob("*.yaml"), *folder.glob("*/*.yaml"))):
+            try:
+                path.read_text(encoding="utf-8")
+            except UnicodeDecodeError:
+                found.append(printable(path.relative_to(Path.cwd())))
+    return found
+
+
 def plain_config(cfg: DictConfig) -> dict[str, Any]:
     """A composed configuration as plain values.
 
@@ -322,4 +348,11 @@ def plain_config(cfg: DictConfig) -> dict[str, Any]:
         SettingError: an interpolation that leads nowhere.
     """
     with our_errors():
-        return cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True))
+        config = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True))
+    if isinstance(config.get("experiment"), dict):
+        raise SettingError(
+            expected="an experiment whose first line is '# @package _global_'",
+            got=f"keys below 'experiment': {printable(', '.join(config['experiment']), 80)}",
+            cause="that line is missing, is not the first one, or a mark (BOM) that an editor put before it",
+        )
+    return config

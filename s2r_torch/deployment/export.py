@@ -34,8 +34,9 @@ from s2r_torch.deployment.policy import Policy
 from s2r_torch.errors import SettingError
 from s2r_torch.files.whole import replacing, write_bytes
 from s2r_torch.predictors.ensemble import greedy_actions
+from s2r_torch.text import printable
 
-ENDINGS = (".pt2", ".onnx")
+ENDINGS = {".pt2": b"PK", ".onnx": b"\x08"}  # and what such files begin with
 ROWS = 8  # observations in the example that is traced; any number works afterwards
 
 
@@ -87,8 +88,17 @@ def export_policy(policy: Policy, path: Path | str) -> None:
 
 
 def check_ending(path: Path | str) -> None:
-    """Raises SettingError unless policies can be exported to a file with this ending."""
-    ending = Path(path).suffix
+    """Raises SettingError unless policies can be exported to a file with this ending, and no file of others is lost."""
+    file, ending = Path(path), Path(path).suffix
+    if ending in ENDINGS and file.is_file():
+        with file.open("rb") as stream:
+            start = stream.read(len(ENDINGS[ending]))
+        if start and start != ENDINGS[ending]:
+            raise SettingError(
+                expected=f"no file {printable(path)}, or an exported policy to replace",
+                got="a file of something else",
+                cause="a file of yours that an export would write over",
+            )
     if ending not in ENDINGS:
         raise SettingError(
             expected=f"a file that ends in {' or '.join(ENDINGS)}", got=str(path), cause="another kind of file"

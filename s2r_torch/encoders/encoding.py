@@ -27,7 +27,8 @@ from s2r_torch.encoders import encoder_class
 from s2r_torch.encoders.contract import Encoder
 from s2r_torch.errors import CheckpointError, ObservationError, SettingError
 from s2r_torch.files.json_schema import MapOf, Record, Text, Values, check
-from s2r_torch.held import attributes, changed, numbers
+from s2r_torch.held import attributes, changed, numbers, outside
+from s2r_torch.rng import kept_globals, seed_globals
 from s2r_torch.schema import arguments
 from s2r_torch.text import printable
 
@@ -100,8 +101,8 @@ def made(name: str, settings: Mapping[str, Any], raw: ProblemSpec) -> Encoding:
     """
     kind = partial(encoder_class(name), raw.obs_dim)
     given = arguments(kind, settings, "encoder")
-    with torch.random.fork_rng(devices=[]):  # a user's module may draw from torch's own stream
-        torch.manual_seed(0)
+    with kept_globals():  # a user's module may draw from global streams
+        seed_globals(0)
         module = _tried(lambda: kind(**given).eval(), name)
     d = examined(module, name, raw)
     return Encoding(name, given, module, raw, features_spec(raw, (0.0,) * d, (1.0,) * d))
@@ -139,15 +140,32 @@ def rebuilt(recipe: dict, tensors: Mapping[str, Tensor], raw: ProblemSpec, spec:
 
 
 @torch.no_grad()
+def require_rebuilt(phi: Encoding) -> None:
+    """Refuses a fitted encoder that its recipe and its numbers do not make again: policy files hold nothing else.
+
+    Raises:
+        SettingError: what `fit` set is no parameter or buffer, or the constructor makes others.
+    """
+    try:
+        again = rebuilt(phi.recipe(), phi.tensors(), phi.raw, phi.spec).module
+    except CheckpointError as error:
+        _refuse(phi.name, "a fit that keeps its parameters and buffers", error.got, "parts that fit replaced")
+    x = _block(phi.raw)
+    _called(again, phi.name, x.flip(0) / 2)  # what is made by a first call is made of other readings
+    if not _close(_called(phi.module, phi.name, x), _called(again, phi.name, x)):
+        cause = "what `fit` or the constructor set as plain attributes: register_buffer(name, tensor) keeps them"
+        _refuse(phi.name, "features that follow from settings, parameters and buffers", "others when rebuilt", cause)
+
+
+@torch.no_grad()
 def examined(module: Encoder, name: str, raw: ProblemSpec) -> int:
     """d, by trying: whether phi is a function of one reading and of its own numbers alone.
 
     Raises:
         SettingError: it is not, by what it does with BLOCK readings of the box, which it is always given.
     """
-    u = torch.rand(BLOCK, raw.obs_dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    low, high = torch.tensor(raw.low, dtype=torch.float64), torch.tensor(raw.high, dtype=torch.float64)
-    x = (low + (high - low) * u).float()
+    x = _block(raw)
+    around = outside(module)
     z = _called(module, name, x)
     if name == IDENTITY:
         return z.shape[1]
@@ -165,11 +183,22 @@ def examined(module: Encoder, name: str, raw: ProblemSpec) -> int:
     if kept:
         cause = "a forward that learns or counts (batch statistics of training): it must be frozen"
         _refuse(name, "what it holds to stay as it is", f"others after a call: {', '.join(kept[:4])}", cause)
+    moved = changed(around, outside(module))
+    if moved:
+        cause = "a counter or a memory outside of it, which no file holds: make it a buffer that stays as it is"
+        _refuse(name, "a forward that changes nothing", f"others after a call: {', '.join(moved[:4])}", cause)
     others = x.clone()
     others[1::2] = x.flip(0)[1::2] / 2
     if not (_close(_called(module, name, others)[::2], z[::2]) and _close(_called(module, name, x.flip(0)).flip(0), z)):
         _refuse(name, "features reading by reading", "others beside other readings", "statistics or order of the batch")
     return z.shape[1]
+
+
+def _block(raw: ProblemSpec) -> Tensor:
+    """BLOCK readings of the box, always the same ones."""
+    u = torch.rand(BLOCK, raw.obs_dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    low, high = torch.tensor(raw.low, dtype=torch.float64), torch.tensor(raw.high, dtype=torch.float64)
+    return (low + (high - low) * u).float()
 
 
 def _called(module: Encoder, name: str, x: Tensor) -> Tensor:

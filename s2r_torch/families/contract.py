@@ -135,7 +135,7 @@ def plain_number(value: object) -> float:
     """
     try:
         return math.nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # 10**400
         return math.nan
 
 

@@ -7,6 +7,7 @@ environment are put into other states behind its back, in place, so that methods
 from __future__ import annotations
 
 import functools
+import pickle
 import random
 import types
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from s2r_torch.rng import kept_globals, seed_globals
 
 MOST_OBJECTS = 5000  # looked at below one environment
 PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType, torch.Tensor, np.ndarray)
@@ -33,25 +36,6 @@ def used_since(before: dict[str, object]) -> list[str]:
 
 
 @contextmanager
-def kept_globals() -> Iterator[None]:
-    """The global generators are afterwards as they were before."""
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(states[0])
-        np.random.set_state(states[1])
-        random.setstate(states[2])
-
-
-def seed_globals(seed: int) -> None:
-    """Seeds the global generators of torch, numpy and random; for checks, inside `kept_globals`."""
-    torch.default_generator.manual_seed(seed)
-    np.random.seed(seed)
-    random.seed(seed)
-
-
-@contextmanager
 def shaken(root: object, seed: int) -> Iterator[None]:
     """Puts the global generators, and all that can be reached from an object, into other states; for a while."""
     found = [(generator, _shake(generator, seed)) for generator in reachable(root)]
@@ -62,6 +46,20 @@ def shaken(root: object, seed: int) -> Iterator[None]:
         finally:
             for _, restore in found:
                 restore()
+
+
+def states(root: object) -> list[bytes]:
+    """The states of the global generators, and of all that can be reached from an object, to be compared."""
+    found: list[object] = [global_states()]
+    for generator in reachable(root):
+        if isinstance(generator, np.random.Generator):
+            found.append(generator.bit_generator.state)
+        elif isinstance(generator, torch.Generator):
+            found.append(generator.get_state().numpy().tobytes())
+        else:
+            named = "get_state" if isinstance(generator, np.random.RandomState) else "getstate"
+            found.append(getattr(generator, named)())
+    return [pickle.dumps(state) for state in found]
 
 
 def reachable(root: object) -> list[object]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from s2r_torch.encoders.encoding import Encoding, examined, features_spec
+import torch
+
+from s2r_torch.encoders.encoding import Encoding, examined, features_spec, require_rebuilt
 from s2r_torch.encoders.views import Views
 from s2r_torch.errors import ObservationError
 from s2r_torch.families.draws import Draws
@@ -32,9 +34,12 @@ def encode_readings(settings: RunSettings, draws: Draws, progress: Progress) -> 
     progress.stage(f"encode ({phi.name})", None)
     simulators = draws.simulators("encode", settings.predictors.num_simulators)
     views = Views(simulators, draws.seed.child("encode", "views"))
-    notes = phi.module.fit(views, draws.seed.child("encode", "fit"))
+    seed = draws.seed.child("encode", "fit")
+    with seed.child("global").as_global(torch.device("cpu")):  # where a user's fit draws from global streams
+        notes = phi.module.fit(views, seed)
     phi.module.requires_grad_(False).eval()
     examined(phi.module, phi.name, phi.raw)  # as it is from now on
+    require_rebuilt(phi)
     few = Views(simulators.select(range(min(BOXED, len(simulators)))), draws.seed.child("encode", "box"))
     return Encoded(boxed(phi, few), tuple(notes))
 

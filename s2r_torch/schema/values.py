@@ -66,10 +66,20 @@ def arguments(function: Callable, values: Mapping[str, Any], key: str) -> dict[s
     Raises:
         SettingError: an unknown or missing one, or a value that is not of the annotated type.
     """
-    parameters = inspect.signature(function).parameters
     inner = getattr(function, "func", function)  # of a partial
     told = inner.__init__ if inspect.isclass(inner) and not is_dataclass(inner) else inner
-    hints = get_type_hints(told, include_extras=True)
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError as error:  # a partial of arguments that are not taken
+        name, taken = getattr(inner, "__name__", "it"), inspect.signature(inner)
+        cause = "a constructor that leaves out what every one is given"
+        raise SettingError(
+            expected=f"{name} for {key} that can be called", got=f"{name}{taken}", cause=cause
+        ) from error
+    try:
+        hints = get_type_hints(told, include_extras=True)
+    except (NameError, TypeError, SyntaxError):  # annotations for type checkers alone
+        hints = {}
     named = [p for p in parameters.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     kinds = {p.name: hints[p.name] if is_known(hints.get(p.name)) else Any for p in named}
     if len(named) < len(parameters):  # takes any
@@ -83,7 +93,7 @@ def _by_key(kinds: Mapping[str, Any], needed: Collection[str], values: Mapping[s
     for name in values:
         if name not in kinds:
             raise SettingError(
-                expected=f"a key of {key or 'the settings'}: {', '.join(kinds)}",
+                expected=f"a key of {key or 'the settings'}: {', '.join(kinds) or 'it has none'}",
                 got=printable(f"{prefix}{name}"),
                 cause=typo(name, kinds),
             )

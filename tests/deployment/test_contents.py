@@ -116,6 +116,20 @@ def test_stuck_and_copied_sensors_are_named():
         found(changed(copied))
 
 
+@pytest.mark.parametrize("digits", [1e-7, 1e-12])
+def test_episodes_copied_but_for_the_last_digits_are_named(digits):
+    def twice(x):
+        later, noise = x.unflatten(0, (-1, N))[:, N // 2 :], torch.randn(1, generator=torch.Generator().manual_seed(0))
+        later.copy_(x.unflatten(0, (-1, N))[:, : N // 2] + digits * noise.double())
+
+    with pytest.raises(RecordingError, match="60 of 120 .* but for the last digits: .*; as good as 60"):
+        found(changed(twice))
+
+
+def test_a_converter_of_ten_bits_has_few_digits_and_no_fault():
+    assert not [f for f in found(changed(lambda x: x.mul_(256).round_().div_(256))) if "binary" in f.text]
+
+
 # -- told -------------------------------------------------------------------------------------------------------------
 
 
@@ -166,6 +180,7 @@ def ended(x):
         (sentinel_inside, "'row' is 0 60 times exactly, first at line 2", False),
         (clipped, r"'row' is 2 \(its largest\) \d+ times exactly", False),
         (coarse, "'row' takes only . different values in .* rounded", True),
+        (lambda x: x.copy_(x.half()), "'row' has at most 11 binary digits, as in half precision", True),
         (late, "'row' at step 1 repeats step 0 exactly in 120 of 120 episodes, first at line 3", True),
         (late, "times as close when readings are read one row later", True),
         (late_column, "'column' at step 1 repeats step 0 exactly", True),
@@ -215,6 +230,7 @@ def test_short_episodes_and_few_readings():
         (lambda x: x[:, ::-1], "'angle' and 'height' under each other's names"),
         (lambda x: x + [2 * np.pi, 0], "wrapped elsewhere: 2 pi"),
         (lambda x: x - [360, 0], "wrapped elsewhere: 360"),
+        (lambda x: np.stack([(x[:, 0] * 700 + 2100).round(), x[:, 1]], 1), "raw counts of a converter"),
         (lambda x: np.stack([x[:, 0].byteswap(), x[:, 1]], 1), "another byte order"),
         (lambda x: np.where(np.arange(200)[:, None] < 100, x, x + [50, 0]), "a change half-way"),
     ],

@@ -19,6 +19,8 @@ from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.registry import NETS
 from s2r_torch.problem import Problem
 
+ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript"))
+
 
 def conditioned(name="lookup"):
     meta = policy_of((name,))
@@ -118,13 +120,15 @@ def test_it_needs_nothing_but_torch(exported):
 def test_what_cannot_be_exported(tmp_path):
     with pytest.raises(SettingError, match="ends in .pt2 or .onnx"):
         export_policy(conditioned(), tmp_path / "policy.pt")
+    for ending in ("pt2", "onnx") if ONNX else ("pt2",):
+        (tmp_path / f"mine.{ending}").write_text("my notes")
+        with pytest.raises(SettingError, match="an exported policy to replace; got a file of something else"):
+            export_policy(conditioned(), tmp_path / f"mine.{ending}")
+        assert (tmp_path / f"mine.{ending}").read_text() == "my notes"
     meta = policy_of()
     several = meta.condition(torch.rand(2, meta.problem.graph.num_states, meta.problem.grid.num_points))
     with pytest.raises(SettingError, match="a policy of one world"):
         export_policy(several, tmp_path / "policy.pt2")
-
-
-ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript"))
 
 
 @pytest.mark.skipif(ONNX, reason="onnx is there")

@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -225,6 +226,9 @@ def test_npz_logs(tmp_path):
     for change, message in (
         ({"row": np.zeros((6, 2))}, r"column 'row'.*shape \[6, 2\]"),
         ({"row": np.zeros(5)}, "columns of one length"),
+        ({"row": np.asarray(0.5)}, r"one number per row in column 'row'.*shape \[\]"),
+        ({"step": np.asarray(1.0)}, "one number per row|columns of one length"),
+        ({"action": np.asarray([0, 1, -1, 0, 1, -1])}, "got -1; likely cause: a number that stands for none"),
         ({"step": np.asarray([0, 1, 2, 0, 2, 2.0])}, "step 1 of episode b at row 5; got step 2"),
     ):
         np.savez(tmp_path / "log.npz", **columns(**change))
@@ -245,6 +249,31 @@ def test_npz_logs(tmp_path):
 def test_other_arrays_of_an_archive_are_not_looked_at(tmp_path, extra):
     np.savez(tmp_path / "log.npz", **columns(**extra))
     assert torch.equal(read_recording(tmp_path / "log.npz", SPEC).x, read_recording(log(tmp_path), SPEC).x)
+
+
+def test_images_whose_first_axis_runs_fastest(tmp_path):
+    spec = replace(SPEC, obs_dim=6, low=(-9.0,) * 6, high=(99.0,) * 6, obs_names=tuple("abcdef"))
+    images = np.arange(36.0).reshape(6, 2, 3)
+    keys = {name: values for name, values in columns().items() if name not in ("row", "column")}
+    for x in (images, np.asfortranarray(images)):
+        np.savez(tmp_path / "log.npz", **keys, x=x)
+        assert read_recording(tmp_path / "log.npz", spec).x.flatten().tolist() == list(range(36))
+
+
+@pytest.mark.parametrize(
+    ("start", "what"),
+    [
+        (b"ARROW1\0\0", "an Arrow"),
+        (b"MATLAB 5.0 MAT-file", "a MATLAB file"),
+        (b"\x80\x04\x95", "a pickle"),
+        (b"PK\x03\x04\0\0\x08\x08", "torch.save"),
+    ],
+)
+@pytest.mark.parametrize("ending", FORMATS[1:])
+def test_files_of_other_programs_are_named(tmp_path, ending, start, what):
+    (tmp_path / f"log.{ending}").write_bytes(start + bytes(200))
+    with pytest.raises(RecordingError, match=what):
+        read_recording(tmp_path / f"log.{ending}", SPEC)
 
 
 def archive(path, change=lambda name, data: data, **settings):

@@ -10,7 +10,7 @@ from torch import nn
 
 from s2r_torch.encoders import ENCODERS, register_encoder
 from s2r_torch.encoders.contract import Encoder
-from s2r_torch.encoders.encoding import BLOCK, examined, in_blocks, made, rebuilt
+from s2r_torch.encoders.encoding import BLOCK, examined, in_blocks, made, rebuilt, require_rebuilt
 from s2r_torch.errors import CheckpointError, ObservationError, S2RError, SettingError
 
 RAW = strip().spec
@@ -100,6 +100,14 @@ def _counting(self, x):
     return x[:, :2] if self.calls < 1000 else -x[:, :2]
 
 
+CALLS = [0]
+
+
+def _counting_outside(self, x):
+    CALLS[0] += 1
+    return x[:, :2] if CALLS[0] < 10**6 else -x[:, :2]
+
+
 def _remembering(self, x):
     self.first = getattr(self, "first", x[:, :2])
     return self.first
@@ -108,6 +116,7 @@ def _remembering(self, x):
 NO_FUNCTIONS = {
     "noisy": (lambda self, x: x[:, :2] + torch.rand(len(x), 2), "the same features for the same readings"),
     "counting": (_counting, "what it holds to stay as it is .*; got others after a call: calls"),
+    "counting outside": (_counting_outside, "a forward that changes nothing .*; got others after a call: CALLS"),
     "standardising": (lambda self, x: (x - x.mean(0))[:, :2], "features reading by reading"),
     "sorting": (lambda self, x: x.sort(0).values[:, :2], "features reading by reading"),
     "spreading": (lambda self, x: x[:1, :2].expand(len(x), 2), "features reading by reading"),
@@ -142,6 +151,54 @@ def test_an_encoder_that_learns_once_it_is_fitted_is_refused_by_its_numbers():
     phi.module.norm.train()
     with pytest.raises(SettingError, match="others after a call: norm.running_mean"):
         examined(phi.module, "norm", RAW)
+
+
+def _scale(self):
+    self.scale = 3.0
+
+
+def _replace(self):
+    self.net = nn.Sequential(nn.Linear(14, 3), nn.Linear(3, 2))
+
+
+def _unsaved(self):
+    self.kept.fill_(2.0)
+
+
+@pytest.mark.parametrize(
+    ("fit", "words"),
+    [
+        (_scale, "features that follow from settings, .*; got others when rebuilt.*register_buffer"),
+        (_unsaved, "features that follow from settings"),
+        (_replace, "a fit that keeps its parameters and buffers .*parts that fit replaced"),
+    ],
+)
+def test_a_fit_that_no_file_holds_is_refused_when_it_is_done(fit, words):
+    class Fitted(Encoder):
+        def __init__(self, obs_dim: int):
+            super().__init__(obs_dim)
+            self.scale, self.net = 1.0, nn.Linear(obs_dim, 2)
+            self.register_buffer("kept", torch.ones(2), persistent=False)
+
+        def forward(self, x):
+            return self.net(x) * self.scale * self.kept
+
+    register_encoder(f"fitted{fit.__name__}")(Fitted)
+    phi = made(f"fitted{fit.__name__}", {}, RAW)
+    require_rebuilt(phi)
+    fit(phi.module)
+    with pytest.raises(SettingError, match=words):
+        require_rebuilt(phi)
+
+
+def test_an_encoder_that_takes_no_readings_is_one_error():
+    class Nothing(Encoder):
+        def __init__(self):
+            super().__init__(14)
+
+    register_encoder("nothing")(Nothing)
+    with pytest.raises(SettingError, match=r"Nothing for encoder that can be called; got Nothing\(\)"):
+        made("nothing", {}, RAW)
 
 
 def test_what_was_written_is_rebuilt_and_nothing_else():

@@ -239,6 +239,20 @@ FAMILIES = {
         "prior",
         "all draws of theta are equal",
     ),
+    "prior: sorted": (
+        prior_of(lambda n, g: torch.rand(n, 2, generator=g, dtype=torch.float64).sort(0).values),
+        "prior",
+        "two rows of a draw are not of one law .the first is smaller",
+    ),
+    "prior: mirrored": (
+        prior_of(
+            lambda n, g: (lambda u: torch.cat([u, 1 - u])[:n])(
+                torch.rand((n + 1) // 2, 2, generator=g, dtype=torch.float64)
+            )
+        ),
+        "prior",
+        "depend on each other .correlation -1.00",
+    ),
     "prior: raises": (prior_of(lambda n, g: n / 0), "prior", "ZeroDivisionError"),
     "parameters: a tensor": ({"parameters": lambda self: {"w": torch.ones(2)}}, "name and parameters", "no JSON"),
     "parameters: raise": ({"parameters": lambda self: 1 / 0}, "name and parameters", "ZeroDivisionError"),

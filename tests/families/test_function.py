@@ -101,6 +101,8 @@ def test_episodes_that_end_need_no_horizon():
         (lambda t, s, a: (s, None), 0, RewardError, "finite mean reward .* got None for action 0 in state 0"),
         (lambda t, s, a: (s, float("nan")), 0, RewardError, "got nan"),
         (lambda t, s, a: ({"x": s}, 0.1), 0, ObservationError, "a tuple of them; got dict"),
+        (lambda t, s, a: (10**400, 0.1), 0, ObservationError, "a finite number"),
+        (lambda t, s, a: (s, 10**400), 0, RewardError, "finite mean reward"),
         (lambda t, s, a: (None, 0.1), 0, ObservationError, "got NoneType"),
         (lambda t, s, a: (1 / 0, 0.1), 0, SimulatorError, "ZeroDivisionError"),
         (lambda t, s, a: exit(), 0, SimulatorError, "SystemExit"),

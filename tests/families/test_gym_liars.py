@@ -90,6 +90,12 @@ HIDDEN = {
 }
 
 
+def test_what_slips_once_in_fifty_steps_is_found():
+    slips = with_("Slips", moved=lambda self, a: 0.0 if self.np_random.random() < 0.02 else float(a))
+    with pytest.raises(SimulatorError, match="dynamics .*random|dynamics depend on the seed"):
+        simulators(make(slips, bernoulli_rewards=False, reward_scale=1.0))
+
+
 @pytest.mark.parametrize("env", HIDDEN.values(), ids=HIDDEN.keys())
 def test_hidden_randomness_is_found(env):
     before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()

@@ -1,12 +1,16 @@
 """Users' networks: five lines in a module of their own, with a certificate by construction or marked as having none."""
 
+import itertools
+import random
 import re
 import sys
 import textwrap
+import time
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -22,7 +26,7 @@ from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.deployment.policy_file import load_policy, read, save_policy
 from s2r_torch.encoders import ENCODERS
 from s2r_torch.episodes import Transitions
-from s2r_torch.errors import SettingError
+from s2r_torch.errors import LipschitzError, SettingError
 from s2r_torch.predictors import registry
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets.free import FreeNet
@@ -415,8 +419,94 @@ REFUSED = {
         lambda i, o: nn.Sequential(Counting(i, o, True)),
         r"attributes that stay as they are .*; got others after a call: 0\.seen",
     ),
+    "counter outside": (lambda i, o: Inner(i, o, _outside), "a forward that changes nothing .*; got .*: CALLS"),
+    "counter of a class": (lambda i, o: OfClass(i, o), r"a forward that changes nothing .*; got .*: OfClass\.calls"),
+    "counter in a closure": (lambda i, o: Inner(i, o, _enclosed()), "a forward that changes nothing .*; got .*: n"),
+    "counter of an iterator": (lambda i, o: Inner(i, o, _iterated), "a forward that changes nothing .*: TICKS"),
+    "counter of an object": (lambda i, o: Inner(i, o, _of_object), "a forward that changes nothing .*: STATE"),
+    "memory in a default": (lambda i, o: Inner(i, o, _default), "a forward that changes nothing .*: default 1 of"),
+    "along rows": (lambda i, o: Along(i, o), "values row by row .*; got others for a row alone"),
+    "large batches": (
+        lambda i, o: Inner(i, o, lambda q, _: q - q.mean(0) * (len(q) > 64)),
+        "values row by row .*; got others among 1025 rows",
+    ),
+    "first rows": (
+        lambda i, o: Inner(i, o, lambda q, _: torch.cat([q[:128], 0 * q[128:]])),
+        "values row by row .*; got others among 1025 rows",
+    ),
+    "own stream": (lambda i, o: Anew(i, o), "the same module for the same seed .*; got other numbers"),
+    "rounding": (lambda i, o: Inner(i, o, lambda q, _: q.round()), "gradients with respect .*; got 0 for all"),
     "nan": (lambda i, o: nn.Sequential(nn.Linear(i, o), Logarithm()), "finite values from Mine.module; got NaN"),
 }
+
+
+CALLS, TICKS = [0], itertools.count()
+
+
+class State:
+    def __init__(self):
+        self.calls = 0
+
+
+STATE = State()
+
+
+def _outside(q, _):
+    CALLS[0] += 1
+    return q * (1 if CALLS[0] < 10**6 else -1)
+
+
+def _iterated(q, _):
+    return q * (1 if next(TICKS) < 10**6 else -1)
+
+
+def _of_object(q, _):
+    STATE.calls += 1
+    return q * (1 if STATE.calls < 10**6 else -1)
+
+
+def _default(q, _, seen={}):  # noqa: B006
+    return q + seen.setdefault("mean", q.mean())
+
+
+def _enclosed():
+    n = 0
+
+    def count(q, _):
+        nonlocal n
+        n += 1
+        return q * (1 if n < 10**6 else -1)
+
+    return count
+
+
+class OfClass(nn.Linear):
+    calls = 0
+
+    def forward(self, x):
+        OfClass.calls += 1
+        return super().forward(x) * (1 if self.calls < 10**6 else -1)
+
+
+class Along(nn.Module):
+    """Takes the rows for one sequence; the first one is as it would be alone."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.cells, self.linear = nn.LSTM(inputs, 4), nn.Linear(4, outputs)
+
+    def forward(self, x):
+        return self.linear(self.cells(x)[0])
+
+
+class Anew(nn.Linear):
+    """Starts from numbers that no seed decides."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__(inputs, outputs)
+        generator = torch.Generator()
+        generator.seed()
+        self.weight.data = torch.rand(outputs, inputs, generator=generator)
 
 
 class Counting(nn.Linear):
@@ -446,6 +536,51 @@ def test_what_cannot_be_a_predictor_is_refused_by_name_when_it_is_made(kind):
     module, message = REFUSED[kind]
     with pytest.raises(SettingError, match=message):
         make_net(free(kind, module), problem("line"))
+
+
+class Tied(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.one, self.two, self.out = nn.Linear(inputs, 8), nn.Linear(8, 8), nn.Linear(8, outputs)
+        self.three = nn.Linear(8, 8)
+        self.three.weight = self.two.weight
+
+    def forward(self, x):
+        return self.out(self.three(self.two(self.one(x)).relu()))
+
+
+def from_elsewhere(inputs, outputs):
+    """Starts from numbers of numpy's and random's global generators, which a run's seed decides, too."""
+    layer = nn.Linear(inputs, outputs)
+    layer.weight.data *= random.random() + np.random.rand()
+    return layer
+
+
+@pytest.mark.parametrize(
+    "module", [Tied, from_elsewhere, lambda i, o: nn.LazyLinear(o)], ids=["tied", "elsewhere", "lazy"]
+)
+def test_what_is_like_any_other_module_once_it_is_seeded(tmp_path, module):
+    where = problem("line")
+    random.seed(time.time())
+    nets = [trained(free(f"seeded{i}", module), where) for i in range(2)]
+    x = torch.rand(9, 1, generator=torch.Generator().manual_seed(0))
+    D = bumps(where, 1, torch.Generator().manual_seed(1))[0]
+    q = [policy_of(net).condition(D).q(1, x) for net in nets]
+    assert torch.equal(*q)
+    save_policy(tmp_path / "p.safetensors", policy_of(nets[0]))
+    assert torch.equal(load_policy(tmp_path / "p.safetensors").condition(D).q(1, x), q[0])
+
+
+def test_numbers_that_one_member_alone_keeps_for_itself_are_refused():
+    with pytest.raises(SettingError, match="members that differ by their parameters alone"):
+        make_net(free("hidden", Hidden), problem("line"), members=1)
+
+
+def test_training_that_diverges_names_the_members():
+    with pytest.raises(LipschitzError, match="finite weights of all 4 members of net 'huge'"):
+        trained(free("huge", lambda i, o: Inner(i, o, lambda q, _: q * 1e30)), problem("line"))
 
 
 def test_a_module_sees_torch_as_it_is_when_imported():

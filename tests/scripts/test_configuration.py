@@ -132,10 +132,31 @@ def test_what_is_wrong_is_one_line(run, tmp_path, arguments, line):
 
 
 @pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("# @package _global_\nname: mine\nbudget:\n\tn_dist: 9\n", "'\\t' that cannot start any token at line 4 of"),
+        ("# @package _global_\nseed: 1\nseed: 2\n", "duplicate key seed at line 3 of"),
+        (
+            "# @package _global_\n# gr\xf6\xdfer\n",
+            "in conf/experiment/mine.yaml; likely cause: a file that is not",
+        ),
+        ("name: mine\nseed: 3\n", "first line is '# @package _global_'; got keys below 'experiment': name, seed"),
+        ("\xef\xbb\xbf# @package _global_\nseed: 3\n", "first line is '# @package _global_'; got keys below 'experim"),
+    ],
+)
+def test_an_experiment_that_is_no_configuration_is_one_line(run, tmp_path, text, line):
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "mine.yaml").write_bytes(text.encode("latin-1"))
+    code, said = run("+experiment=mine", job=check)
+    assert code == 2 and line in said and said.count("\n") == 1, said
+
+
+@pytest.mark.parametrize(
     ("name", "arguments", "line"),
     [
         ("deploy", ["chekpoint=a.safetensors"], "Could not override 'chekpoint'.; likely cause: a typo for checkpoint"),
         ("plan", ["horizn=3"], "likely cause: a typo for horizon"),
+        ("forecast", ["figure=a.png"], "likely cause: a setting that is not one of this command's"),
         ("compare", ["compare=nest"], "Could not find 'compare/nest'"),
     ],
 )

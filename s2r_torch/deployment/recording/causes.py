@@ -49,6 +49,8 @@ def _cause(x: np.ndarray, j: int, low: Sequence[float], high: Sequence[float], n
         factors = [f"{factor:.4g}" for factor in UNITS if _fits(scaled(factor), low[j], high[j], SPREAD)]
         if factors:
             return f"{spot}other units: readings {' or '.join(factors[:2])} times as {words}"
+    if float(np.median(values)) > high[j] and (values == np.round(values)).all():
+        return f"{spot}raw counts of a converter, before they become units"
     if _fits(values.byteswap(), low[j], high[j]):
         return "numbers written in another byte order"
     if spot:

@@ -2,10 +2,11 @@ r"""Logs that look well: what readings say of how they were taken, before anythi
 
 Given the actions, readings of a state are independent draws of one law with a density. Then, whatever the law is:
 
-    copies      two readings with the same d numbers, or whole episodes of them, have probability 0
+    copies      two readings with the same d numbers, or whole episodes of them, have probability 0; so have, about,
+                two episodes that agree in all numbers but for the last digits
     values      a number that recurs has probability 0, on or off the grid (-999, 65535, the end of a range)
     repeats     so has a reading equal to that of the step before
-    rounded     n readings take n different values
+    rounded     n readings take n different values, with more than `DIGITS` binary digits
     drift       the order of episodes along one action sequence says nothing: ranks against order, a permutation test
     shifted     readings spread least around their states when each is assigned to its own
 
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy
+import scipy.spatial
 import torch
 
 from s2r_torch.base import StateGraph, after
@@ -37,6 +39,8 @@ DRIFT = 1e-3  # level of the test for drift, over all sensors
 PEAK = 2.0  # how much likelier a density's most likely values are than the average ones
 FUZZ = 1e-9  # of a range: gaps below come from rounding in the last digit
 ROUNDED = 4  # readings per different value from which they count as rounded
+DIGITS = 11  # binary ones, of a number in half precision
+AGREE = 0.01  # of the middle half of a state's readings: episodes that differ by more in any number are no copies
 LEAST = 20  # readings of a state, or episodes of a sequence, for rules that compare many
 
 
@@ -141,14 +145,50 @@ def require_different_episodes(contents: Contents) -> None:
         if first.setdefault(key, i) != i:
             copies.append((first[key], i))
     shortest = min((length[i] for i, _ in copies), default=0)
-    if copies and _more_than_chance(len(copies), len(length) ** 2 / 2, contents.values, times=shortest):
+    exact = bool(copies) and _more_than_chance(len(copies), len(length) ** 2 / 2, contents.values, times=shortest)
+    copies = copies if exact else near_copies(contents)
+    if copies:
         (i, j), different = copies[0], len(length) - len(copies)
+        digits = "" if exact else " but for the last digits"
         raise RecordingError(
             expected="episodes that are different draws",
-            got=f"{len(copies)} of {len(length)} that repeat an earlier one in every number: the episode at "
+            got=f"{len(copies)} of {len(length)} that repeat an earlier one in every number{digits}: the episode at "
             f"{contents.at(j, 0)} is that at {contents.at(i, 0)}; as good as {different}",
             cause="files joined with an overlap, a driver that repeats its last values, or a world with a fixed seed",
         )
+
+
+def near_copies(contents: Contents) -> list[tuple[int, int]]:
+    """Episodes (i, j), i before j, of the same actions that agree in every number more closely than chance explains.
+
+    Numbers agree within `AGREE` of the middle half of their state's readings. How often two readings do is counted for
+    every state and sensor; independent episodes do in all of theirs with the product of these shares.
+    """
+    x, share = np.zeros_like(contents.x), np.ones_like(contents.x)
+    for _, i, step, readings in contents.readings():
+        radius = AGREE * np.diff(np.quantile(readings, (0.25, 0.75), axis=0), axis=0)[0]
+        x[i, step] = readings / np.where(radius > 0, radius, FUZZ * np.ptp(readings, 0) + FUZZ)
+        share[i, step] = [max(AGREE, _within_one(column)) for column in x[i, step].T]
+    length, actions = contents.recording.length.numpy(), contents.recording.actions.numpy()
+    found: list[tuple[int, int]] = []
+    for n in np.unique(length[length > 0]).tolist():
+        rows = np.flatnonzero(length == n)
+        _, sequence = np.unique(actions[rows, : n - 1], axis=0, return_inverse=True)
+        for s in range(sequence.max(initial=-1) + 1):
+            same = rows[sequence.ravel() == s]
+            if len(rows) ** 2 / 2 * share[same[0], :n].prod() > CHANCE:
+                continue  # too few numbers, or too coarse ones, to tell copies from chance
+            tree = scipy.spatial.cKDTree(x[same, :n].reshape(len(same), -1))
+            close = {j: i for i, j in tree.query_pairs(1.0, p=np.inf)}  # i < j
+            found += [(int(same[i]), int(same[j])) for j, i in close.items()]
+    return sorted(found, key=lambda pair: pair[1])
+
+
+def _within_one(x: np.ndarray) -> float:
+    """The share of pairs of numbers [n] that differ by at most 1."""
+    n, ordered = len(x), np.sort(x)
+    above = np.searchsorted(ordered, ordered + 1, side="right") - np.arange(1, n + 1)
+    return float(above.sum() / max(1, n * (n - 1) / 2))
 
 
 def off_grid(contents: Contents, graph: StateGraph, estimator: DensityEstimator) -> list[Finding]:
@@ -211,9 +251,15 @@ def require_varying(contents: Contents, graph: StateGraph) -> None:
 
 
 def rounded(contents: Contents) -> list[Finding]:
-    """Sensors whose readings take few different values."""
+    """Sensors whose readings take few different values, or have few digits."""
     found = []
     for j, name in enumerate(contents.names):
+        seen = contents.x[..., j][contents.states >= 0]
+        few_digits = len(seen) >= LEAST and not (np.frexp(seen)[0] * 2**DIGITS % 1).any()
+        if few_digits and np.ptp(seen) > 2**DIGITS * _smallest_gap(seen):  # else a converter of as many bits
+            text = f"{name!r} has at most {DIGITS} binary digits, as in half precision (float16): rounded?"
+            found.append(Finding(text, True))
+            continue
         per_state = [(len(np.unique(x[:, j])), len(x)) for _, _, _, x in contents.readings() if len(x) >= LEAST]
         coarse = [(m, n) for m, n in per_state if n >= ROUNDED * m]
         if per_state and len(coarse) > len(per_state) / 2:

@@ -32,6 +32,7 @@ from s2r_torch.text import printable
 
 KEYS = ("episode", "step", "action")
 ARRAYS = "x"  # a column of arrays in place of one column per sensor
+NONE = (-1, 255, 65535, -128, -32768, -999, -9999)  # what stands for no number where a type has none
 MANY = 22  # sensors; files that can hold arrays get one column of them where there are more
 
 
@@ -185,10 +186,12 @@ def _whole(table: Table, name: str, values: np.ndarray, largest: int, what: str)
     known = np.nan_to_num(values, nan=0.0)
     bad = np.flatnonzero((known != np.round(known)) | (known < 0) | (known > largest))
     if len(bad):
+        odd = bool((values[bad] == values[bad[0]]).all()) and values[bad[0]] in NONE
+        none = "a number that stands for none: leave it empty, or any action at the last step; or " if odd else ""
         raise RecordingError(
             expected=f"{what} in 0 .. {largest} at {table.at(int(bad[0]))}",
             got=f"{values[bad[0]]:g}",
-            cause=f"another meaning of {name!r}, counted from 1, or shifted columns",
+            cause=f"{none}another meaning of {name!r}, counted from 1, or shifted columns",
         )
 
 

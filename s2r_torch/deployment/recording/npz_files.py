@@ -32,7 +32,7 @@ def read(path: Path) -> Columns:
         raise damaged(path, error) from error
     names = tuple(name.removesuffix(ENDING) for name in members)
     counted = "step" if "step" in names else names[0] if names else None
-    rows = 0 if counted is None else len(_column(path, counted))
+    rows = 0 if counted is None else np.atleast_1d(_column(path, counted)).shape[0]
     return Columns(names, rows, lambda name: _column(path, name))
 
 
@@ -51,7 +51,7 @@ def _column(path: Path, name: str) -> np.ndarray:
             if info.flag_bits & 0x1:
                 raise ValueError(f"an encrypted column {name!r}")
             with archive.open(info) as member:
-                shape, dtype = _header(member)
+                shape, fortran, dtype = _header(member)
                 size = math.prod(shape) * dtype.itemsize
                 if dtype.hasobject:
                     raise ValueError(f"Python objects in column {name!r}, which are not read")
@@ -60,16 +60,14 @@ def _column(path: Path, name: str) -> np.ndarray:
         raise damaged(path, error) from error
     if len(data) != size:
         raise damaged(path, f"{len(data)} bytes for {size} declared ones of column {name!r}")
-    return np.frombuffer(data, dtype).reshape(shape)
+    return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
 
 
-def _header(member) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and dtype of an array."""
+def _header(member) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape of an array, whether its first axis runs fastest, and its dtype."""
     version = np.lib.format.read_magic(member)
     if version == (1, 0):
-        shape, _, dtype = np.lib.format.read_array_header_1_0(member)
-    elif version == (2, 0):
-        shape, _, dtype = np.lib.format.read_array_header_2_0(member)
-    else:
-        raise ValueError(f"an array of format {version}")
-    return shape, dtype
+        return np.lib.format.read_array_header_1_0(member)
+    if version == (2, 0):
+        return np.lib.format.read_array_header_2_0(member)
+    raise ValueError(f"an array of format {version}")

@@ -22,6 +22,7 @@ FORMATS = {".csv": csv_files, ".npz": npz_files, ".parquet": parquet_files}
 
 # What files that were saved under a wrong name begin with.
 FOREIGN = {
+    b"PK\x03\x04\x00\x00\x08\x08": (None, "a file of torch.save; numpy.savez writes columns as arrays"),
     b"PK\x03\x04": (".npz", "a zip archive, such as a spreadsheet; export it as CSV"),
     b"PAR1": (".parquet", "a Parquet file; its name must end in .parquet"),
     b"\x93NUMPY": (None, "one array, not an archive of columns: np.savez, not np.save"),
@@ -31,6 +32,9 @@ FOREIGN = {
     b"{": (None, "a JSON text: one row a step is wanted, with a header of names"),
     b"[": (None, "a JSON text: one row a step is wanted, with a header of names"),
     b"\x1f\x8b": (None, "a gzip file; unpack it"),
+    b"ARROW1": (None, "an Arrow (Feather) file; pyarrow.parquet.write_table writes Parquet"),
+    b"MATLAB ": (None, "a MATLAB file; export it as CSV"),
+    b"\x80\x04\x95": (None, "a pickle; export it as CSV"),
     b"\x89HDF": (None, "an HDF5 file; export it as CSV, NPZ or Parquet"),
 }
 
@@ -128,6 +132,8 @@ class Table:
 
     def _column(self, name: str) -> np.ndarray:
         values = self.source.load(name)
+        if values.ndim == 0:
+            values = one_per_row(values, name, self.path)
         if len(values) != len(self):
             raise RecordingError(
                 expected=f"columns of one length in {printable(self.path)}",

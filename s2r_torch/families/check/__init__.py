@@ -30,8 +30,7 @@ from s2r_torch.families.check.rewards import check_rewards
 from s2r_torch.families.check.truth import check_states, check_truth
 from s2r_torch.families.check.worlds import check_world
 from s2r_torch.families.contract import Family, users
-from s2r_torch.families.randomness import kept_globals
-from s2r_torch.rng import Seed
+from s2r_torch.rng import Seed, kept_globals
 
 __all__ = ["LEVELS", "NOTE", "OK", "REFUSED", "Finding", "Report", "check_family"]
 

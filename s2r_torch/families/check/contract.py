@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 
 import torch
+from torch import Tensor
 
 from s2r_torch.errors import SettingError
 from s2r_torch.families import FAMILIES, make_family
@@ -12,9 +14,11 @@ from s2r_torch.families.check.probe import Probe, named
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
 from s2r_torch.families.contract import require_name, users
 from s2r_torch.families.encoded import unencoded
-from s2r_torch.families.randomness import kept_globals, seed_globals
+from s2r_torch.rng import kept_globals, seed_globals
 
 FLOAT32 = 2.0**-23
+PAIRS = 200  # draws of two theta whose rows are compared
+SURELY = 6.0  # standard errors
 FINE_STEPS = 1000  # float32 steps that the width of a state's readings should hold; below a few, readings are rounded
 
 
@@ -108,8 +112,34 @@ def check_prior(probe: Probe) -> list[Finding]:
     constant = (theta == theta[:1]).all(0)
     if bool(constant.all()) or len(theta.unique(dim=0)) == 1:
         return [_bad(checked, "all draws of theta are equal", "a prior of one point", "draw every row")]
+    with kept_globals(), users("a draw from the prior"):
+        pairs = torch.stack([prior(2, probe.seed.child("prior", "pair", i).generator()) for i in range(PAIRS)])
+    together = rows_together(pairs)
+    if together:
+        cause = "rows that are made of each other: sorted, stratified, mirrored, points of a grid or a Sobol sequence"
+        return [_bad(checked, f"two rows of a draw {together}: certificates assume i.i.d. theta", cause, write)]
     names = ", ".join(getattr(probe.family, "theta_names", ()) or [f"{shape[1]} numbers"])
     return [Finding(checked, OK, f"theta = {names}; a function of its generator")]
+
+
+def rows_together(pairs: Tensor) -> str:
+    """What two rows of a draw [PAIRS, 2, k] have to do with each other, in words; empty where nothing is found.
+
+    Ranks of the first and the second rows are compared and correlated, and their distances from the middle; each z is
+    standard normal for independent rows of one law.
+    """
+    count = len(pairs)
+    ranks = pairs.flatten(0, 1).argsort(0).argsort(0).reshape(pairs.shape).double() / (2 * count - 1) - 0.5
+    for what, values in (("", ranks), (" from the middle", ranks.abs())):
+        first, second = values[:, 0] - values[:, 0].mean(0), values[:, 1] - values[:, 1].mean(0)
+        apart = (values[:, 0] - values[:, 1]).mean(0) / (values[:, 0] - values[:, 1]).std(0).clamp(min=1e-12)
+        if float(apart.abs().max()) * math.sqrt(count) > SURELY:
+            return f"are not of one law (the first is {'smaller' if float(apart.min()) < 0 else 'larger'}{what})"
+        scale = (first.square().mean(0) * second.square().mean(0)).sqrt().clamp(min=1e-12)
+        z = (first * second).mean(0) / scale * math.sqrt(count)
+        if float(z.abs().max()) > SURELY:
+            return f"depend on each other (correlation {float(z[z.abs().argmax()]) / math.sqrt(count):+.2f}{what})"
+    return ""
 
 
 def _bad(checked: str, found: str, cause: str, write: str) -> Finding:

@@ -9,7 +9,8 @@ from s2r_torch.episodes import Rollouts
 from s2r_torch.errors import S2RError
 from s2r_torch.families.check.probe import Probe, named, run, same_rows
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
-from s2r_torch.families.randomness import global_states, kept_globals, seed_globals, used_since
+from s2r_torch.families.randomness import global_states, used_since
+from s2r_torch.rng import kept_globals, seed_globals
 
 EPISODES = 16
 SUSPECTS = 6  # simulators that are run alone, to find the one that is unlike

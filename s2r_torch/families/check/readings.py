@@ -107,7 +107,7 @@ def _width(probe: Probe) -> list[Finding]:
             findings.append(Finding("box of readings", NOTE, found, cause, "clip them, or model them on purpose"))
         spacing = (spec.high[j] - spec.low[j]) / (nodes[j] - 1)
         width = widths[j]
-        if width < TIMES_TOO_WIDE * spacing:
+        if 1e-200 < width < TIMES_TOO_WIDE * spacing:
             found = f"readings of {name} in a state spread over {width:.3g}, {nodes[j]} nodes are {spacing:.3g} apart"
             wanted = round((spec.high[j] - spec.low[j]) / width) + 1
             cause = "the box is much wider than readings need, or noise is small beside what theta does to readings"

@@ -39,7 +39,7 @@ def check_truth(probe: Probe) -> list[Finding]:
         return [Finding(checked, NOTE, found, "no quadrature, or dynamics that theta changes", "AffineSensor has one")]
     wrong = _inconsistent(probe, truth)
     if wrong:
-        return [Finding(checked, REFUSED, wrong, "see GroundTruth in families/contract.py", "")]
+        return [Finding(checked, REFUSED, *wrong)]
     assert probe.edges is not None  # a truth has a graph
     runs, copies = probe.edges
     x = of_edges(runs.x, truth.graph, copies)  # [B, copies, xi, A, d]
@@ -55,22 +55,26 @@ def check_truth(probe: Probe) -> list[Finding]:
     ]
 
 
-def _inconsistent(probe: Probe, truth: GroundTruth) -> str:
-    """What cannot be right whatever is simulated; empty if nothing."""
+def _inconsistent(probe: Probe, truth: GroundTruth) -> tuple[str, str, str] | None:
+    """What cannot be right whatever is simulated, its cause, and what to write."""
+    cause, write = "a truth that was written by hand", "see GroundTruth in families/contract.py"
     graph, spec = truth.graph, probe.spec
     xi, A = graph.num_states, spec.num_actions
     if truth.x.shape[:2] != (FEW, xi) or truth.x.shape[-1] != spec.obs_dim or truth.weight.shape != truth.x.shape[:3]:
-        return f"x of shape {list(truth.x.shape)} and weights of shape {list(truth.weight.shape)}"
+        return f"x of shape {list(truth.x.shape)} and weights of shape {list(truth.weight.shape)}", cause, write
     if truth.reward.shape != (*truth.weight.shape, A):
-        return f"rewards of shape {list(truth.reward.shape)}"
+        return f"rewards of shape {list(truth.reward.shape)}", cause, write
     if float((truth.weight.sum(-1) - 1).abs().max()) > 1e-6 or float(truth.weight.min()) < -1e-9:
-        return "weights of a state's points that are negative, or do not sum to 1"
+        return "weights of a state's points that are negative, or do not sum to 1", cause, write
     if graph.horizon != spec.horizon or max(graph.states_per_layer) > spec.max_states_per_layer:
+        most = max(graph.states_per_layer)
         return (
             f"{graph.states_per_layer} states per layer, where the spec says {spec.horizon} layers of at most "
-            f"{spec.max_states_per_layer}"
+            f"{spec.max_states_per_layer}",
+            "a size that was given too small, or `latent` with numbers that do not identify the state (a past, a time)",
+            f"max_states_per_layer={most}" if graph.horizon == spec.horizon else f"horizon={graph.horizon}",
         )
-    return ""
+    return None
 
 
 def _readings(probe: Probe, truth: GroundTruth, x: Tensor) -> list[Finding]:
@@ -212,6 +216,9 @@ def _closeness(probe: Probe, graph: StateGraph, x: Tensor, ids: tuple[int, ...])
         found = f"states {where} show the same readings in {named(ids, alike)} of {len(p)}, other ones in the rest"
         cause = "theta changes where actions lead, or states that only some theta tell apart (Assumption 5)"
         return [Finding(checked, NOTE, found, cause, "dynamics that all theta share")]
+    if least <= 0:
+        found = f"densities {where} do not differ at all"
+        return [Finding(checked, REFUSED, found, "readings off the box, which no density sees", "a wider box")]
     room = noise / (DECLARED * spec.zeta) if spec.zeta else ROOM * noise / least
     wanted = math.ceil(N_MERGE * room**2)
     numbers = f"nearest {where}: {least:.3g} apart, noise {noise:.3g} at {N_MERGE} readings"

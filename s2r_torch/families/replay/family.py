@@ -23,7 +23,6 @@ from s2r_torch.errors import RewardError, S2RError
 from s2r_torch.families.contract import GroundTruth, names_of, require_name, users
 from s2r_torch.families.layered import require_theta
 from s2r_torch.families.noise import bernoulli
-from s2r_torch.families.randomness import kept_globals
 from s2r_torch.families.replay.determinism import Dynamics, Trust
 from s2r_torch.families.replay.proposals import (
     LONGEST,
@@ -36,7 +35,7 @@ from s2r_torch.families.replay.proposals import (
 from s2r_torch.families.replay.simulators import Moves, ReplaySimulators, RewardModel, SteppedWorld, own_reward
 from s2r_torch.families.replay.tree import Episode, ReplayTree, merged_graph
 from s2r_torch.families.sensors import Sensor, require_sensor
-from s2r_torch.rng import Seed
+from s2r_torch.rng import Seed, kept_globals
 
 Prior = Callable[[int, torch.Generator], Tensor]  # n -> theta [n, k], float64
 

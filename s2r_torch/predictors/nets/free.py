@@ -24,12 +24,14 @@ from torch import Tensor, nn
 
 from s2r_torch.defaults import plain_torch
 from s2r_torch.errors import S2RError, SettingError
-from s2r_torch.held import attributes, changed
+from s2r_torch.held import attributes, changed, numbers, outside
 from s2r_torch.predictors.nets.architectures import LookupNet
 from s2r_torch.predictors.nets.steps import Constants, Sizes, Step
+from s2r_torch.rng import kept_globals, seed_globals
 from s2r_torch.text import printable
 
 ROWS = 3  # of the example that a module is examined with
+MANY = 1025  # rows of one call: what a module does with large batches, or beyond a size of its own
 FORWARD = "the module's forward"
 Weights = dict[str, Tensor]
 
@@ -47,12 +49,16 @@ class FreeNet(LookupNet):
         inputs = self.summary_size + 1 + states + self.problem.spec.obs_dim
         sizes = self.sizes(self.summary_size, states)
         seed = int(torch.randint(2**62, (1,), generator=generator))
-        with torch.random.fork_rng(devices=[]), plain_torch(), torch.inference_mode(False), torch.enable_grad():
-            torch.manual_seed(seed)  # users' code sees torch as it is when imported, with a stream of its own
+        with kept_globals(), plain_torch(), torch.inference_mode(False), torch.enable_grad():
+            seed_globals(seed)  # users' code sees torch as it is when imported, with a stream of its own
             name = f"{type(self).__name__}.module"
             with _named(f"{name}({inputs}, {sizes.num_actions}) to make a module", "the code that makes it"):
                 modules = [self.module(inputs, sizes.num_actions) for _ in range(self.size)]
-            return FreeStep(modules, sizes, torch.randn(ROWS, inputs), name)
+                rows = torch.randn(ROWS, inputs)
+                spare = self.module(inputs, sizes.num_actions)
+                seed_globals(seed)
+                again = self.module(inputs, sizes.num_actions)
+            return FreeStep(modules, sizes, rows, name, again, spare)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,17 +81,24 @@ class FreeStep(Step):
         sizes: see `Sizes`.
         rows: `[ROWS, inputs]` what the module is tried on.
         name: what errors call it.
+        again: the first one, made again with the same seed.
+        spare: a further one, of which nothing is kept.
 
     Raises:
         SettingError: a module that cannot be a predictor.
     """
 
-    def __init__(self, modules: list[nn.Module], sizes: Sizes, rows: Tensor, name: str):
+    def __init__(
+        self, modules: list[nn.Module], sizes: Sizes, rows: Tensor, name: str, again: nn.Module, spare: nn.Module
+    ):
         super().__init__()
         self.sizes, self.name = sizes, name
         examined = _Examined(name, sizes.num_actions, modules)
+        examined.require_repeatable(again)
         expected = torch.stack([examined.outputs(module, rows) for module in modules])
+        examined.require_rows(rows, expected[0])
         weights, constants = examined.state(rows)
+        self._ties = _ties(modules[0])
         self.weights = nn.ParameterDict({_key(k): nn.Parameter(w, trained) for k, (w, trained) in weights.items()})
         for k, value in constants.items():
             self.register_buffer(f"constant/{_key(k)}", value)
@@ -93,11 +106,14 @@ class FreeStep(Step):
         self._constants = {f"constant/{_key(k)}": k for k in constants}
         self._module = [modules[0].to("meta")]  # in a list: not a submodule, its own weights are not used
         self._by_vmap = self._vmap_gives(rows, expected)
+        first = {self._names[k]: w[0] for k, w in self.weights.items()}
         with torch.no_grad():
             alike = self._by_vmap or _close(self._run(dict(self.weights.items()), rows), expected)
+            alike &= _close(examined.called_with(spare, self._tied(first | constants), rows), expected[0])
         if not alike:
             what = "members that differ by their parameters alone"
-            examined.refuse(what, "another result with their parameters only")
+            cause = "numbers drawn by its own code that are no parameters: keep them with register_parameter"
+            examined.refuse(what, "another result with their parameters only", cause)
 
     def prepare(self, summary: Tensor, scarcity: Tensor, constants: Constants) -> PreparedFree:
         return PreparedFree(torch.cat([summary, scarcity[:, None]], -1), dict(self.weights.items()))
@@ -118,14 +134,18 @@ class FreeStep(Step):
         constants = {name: getattr(self, key) for key, name in self._constants.items()}
 
         def one(member: Weights) -> Tensor:
-            named = {self._names[k]: w for k, w in member.items()}
-            return torch.func.functional_call(self._module[0], named | constants, (rows.clone(),)).to(rows.dtype)
+            named = self._tied({self._names[k]: w for k, w in member.items()} | constants)
+            return torch.func.functional_call(self._module[0], named, (rows.clone(),)).to(rows.dtype)
 
         with _named(f"{self.name} to map rows {list(rows.shape)} to values", FORWARD):
             if self._by_vmap:
                 return torch.func.vmap(one, randomness="different")(weights)
             members = range(len(next(iter(weights.values()))))
             return torch.stack([one({k: w[f] for k, w in weights.items()}) for f in members])
+
+    def _tied(self, named: Weights) -> Weights:
+        """Numbers by all names that the module has for them."""
+        return named | {other: named[name] for other, name in self._ties.items()}
 
     def _vmap_gives(self, rows: Tensor, expected: Tensor) -> bool:
         """Whether vmap runs the module, in training and in use, and gives what every module alone gave."""
@@ -156,14 +176,44 @@ class _Examined:
     def outputs(self, module: nn.Module, rows: Tensor) -> Tensor:
         """What the module gives in use, [ROWS, A]."""
         module.eval()
+        around = outside(module)
         q = self._values(module, rows).to(rows.dtype)
         held = attributes(module)
         if not _close(self._called(module, rows), q):
             self.refuse("the same values for the same rows", "others", "randomness that `eval()` does not switch off")
         self._require_kept(module, held)
-        if not _close(self._called(module, rows[:1]), q[:1]):
-            self.refuse("values row by row", "others for a row alone", "statistics of the batch, or an order of rows")
+        moved = changed(around, outside(module))
+        if moved:
+            cause = "a counter or a memory outside of it, which no file holds: make it a buffer that stays as it is"
+            self.refuse("a forward that changes nothing", f"others after a call: {', '.join(moved[:4])}", cause)
         return q
+
+    @torch.no_grad()
+    def require_rows(self, rows: Tensor, q: Tensor) -> None:
+        """Refuses what makes values of a row from other rows: alone, in another order, among many."""
+        module = self.modules[0]
+        for k in range(len(rows)):
+            self._require_same(self._called(module, rows[k : k + 1]), q[k : k + 1], "for a row alone")
+        self._require_same(self._called(module, rows.flip(0)).flip(0), q, "in another order")
+        many = torch.arange(MANY) % len(rows)
+        self._require_same(self._called(module, rows[many]), q[many], f"among {MANY} rows")
+
+    def _require_same(self, values: Tensor, q: Tensor, where: str) -> None:
+        if not _close(values, q):
+            self.refuse("values row by row", f"others {where}", "statistics of the batch, or an order of rows")
+
+    def require_repeatable(self, again: nn.Module) -> None:
+        """Refuses numbers that do not come from the streams that a seed decides."""
+        if changed(numbers(self.modules[0]), numbers(again)):
+            cause = "a generator of its own, or the clock; torch's, numpy's and random's global ones are seeded"
+            self.refuse("the same module for the same seed", "other numbers", cause)
+
+    def called_with(self, module: nn.Module, numbers: Weights, rows: Tensor) -> Tensor:
+        """What another module gives with these numbers in place of its own."""
+        module.eval()
+        self._called(module, rows)  # what is made by a first call
+        with _named(f"{self.name} to map rows {list(rows.shape)} to values", FORWARD):
+            return torch.func.functional_call(module, numbers, (rows.clone(),)).to(rows.dtype)
 
     def _require_kept(self, module: nn.Module, held: dict[str, object]) -> None:
         """Refuses what calls leave behind: no file holds it, and values may come to depend on it.
@@ -217,7 +267,11 @@ class _Examined:
         if not q.requires_grad:
             self.refuse("values that depend on parameters", "constants", "no_grad, detach or NumPy in its forward")
         with _named(f"gradients of {self.name}", "an operation in place, or one that has no gradient"):
-            gradients = torch.autograd.grad(q.sum(), list(trained.values()), allow_unused=True)
+            uneven = torch.linspace(1, 2, q.numel(), dtype=q.dtype).view_as(q)  # a sum may be the same for all weights
+            gradients = torch.autograd.grad((q * uneven).sum(), list(trained.values()), allow_unused=True)
+        if not any(gradient is not None and bool(gradient.any()) for gradient in gradients):
+            cause = "rounding, a comparison or argmax in its forward"
+            self.refuse("gradients with respect to parameters", "0 for all", cause)
         broken = [
             name
             for name, gradient in zip(trained, gradients, strict=True)
@@ -253,6 +307,13 @@ def _named(expected: str, cause: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {printable(str(error).strip().partition(chr(10))[0])}"
         raise SettingError(expected=expected, got=reason, cause=cause) from error
+
+
+def _ties(module: nn.Module) -> dict[str, str]:
+    """Further names of parameters and buffers that have several: the first name of each."""
+    first: dict[int, str] = {}
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    return {name: first[id(value)] for name, value in named if first.setdefault(id(value), name) != name}
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

@@ -290,14 +290,7 @@ class Net(nn.Module):
 
         A network without a certificate has the bound infinity, and passes: `Ensemble.certified` tells.
         """
-        for name, value in self.stacked().items():
-            broken = (~torch.isfinite(value.flatten(1))).any(1).nonzero().flatten().tolist()
-            if broken:
-                raise LipschitzError(
-                    expected=f"finite weights of all {self.size} members of net {self.name!r}",
-                    got=f"NaN or inf in {name} of member {', '.join(map(str, broken[:8]))}",
-                    cause="training that diverged: lower learning_rate; or a damaged file",
-                )
+        self.require_finite(self.stacked())
         bound = self.lipschitz_bound()
         if self.certified and not bool((bound <= self.declared_bound * (1 + 1e-6)).all()):
             raise LipschitzError(
@@ -306,6 +299,17 @@ class Net(nn.Module):
                 cause="weights that were changed or damaged after training",
             )
         return bound
+
+    def require_finite(self, weights: dict[str, Tensor]) -> None:
+        """Raises LipschitzError where weights, members first, are not finite; it names the members."""
+        for name, value in weights.items():
+            broken = (~torch.isfinite(value.flatten(1))).any(1).nonzero().flatten().tolist()
+            if broken:
+                raise LipschitzError(
+                    expected=f"finite weights of all {len(value)} members of net {self.name!r}",
+                    got=f"NaN or inf in {name} of member {', '.join(map(str, broken[:8]))}",
+                    cause="training that diverged: lower learning_rate; values far beyond 0 .. 1; or a damaged file",
+                )
 
     def with_estimate(self, estimate: LipschitzEstimate) -> Net:
         """The same members with C_L chosen from a pairwise estimate, which is kept beside it."""

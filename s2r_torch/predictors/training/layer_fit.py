@@ -162,6 +162,8 @@ class LayerFit(LightningModule):
         if self.targets.clean and bool((risks.mean(1) <= CLOSE**2).all()):
             self.snapshots.finish(weights)
             self.finished = True
+        if self.finished:
+            self.net.require_finite(self.snapshots.stacked())
         self.ears.on_check(done, risks.mean(1).double().cpu())
 
     def _seen(self) -> tuple[Tensor, Tensor]:
