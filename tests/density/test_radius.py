@@ -8,7 +8,7 @@ from support.pac_checks import check_failure_rate
 
 from s2r_torch.density.estimator import DensityEstimator, DensityGrid, sup_distance
 from s2r_torch.density.kernels import EpanechnikovKernel, LegendreKernel
-from s2r_torch.density.radius import bias_constant, explicit_bandwidth, explicit_radius
+from s2r_torch.density.radius import bias_constant, explicit_bandwidth, explicit_radius, radius_at_nodes
 from s2r_torch.errors import AssumptionError, SettingError
 
 NORMAL_CURVATURE = 1 / math.sqrt(2 * math.pi)  # max |phi''|: C_alpha of a standard normal density, alpha = 2
@@ -31,6 +31,18 @@ def test_formulas_by_hand():
         first + math.sqrt(first**2 + 2 * v * ell / n) + 1 / math.sqrt(n * h**2)
     )
     assert bernstein.bias == pytest.approx(2 / 1 * 2 * 0.2 * h**2)
+
+
+def test_the_form_at_nodes_by_hand():
+    """theory.md 3.6, for a signed kernel in two dimensions."""
+    n, h, kernel = 5000, 0.5, LegendreKernel(4)
+    found = radius_at_nodes(kernel, n, h, holder_constant=3.0, delta=0.1, nodes=700, density_bound=0.2, obs_dim=2)
+    M, v, ell = 2 * (9 / 8) ** 2 / h**2, 0.2 * (9 / 8) ** 2 / h**2, math.log(2 * 700 / 0.1)
+    first = M * ell / (3 * n)
+    assert found.stochastic == pytest.approx(first + math.sqrt(first**2 + 2 * v * ell / n))
+    assert found.bias == pytest.approx(3.0 * bias_constant(kernel, 2) * h**4)
+    with pytest.raises(SettingError, match="delta in"):
+        radius_at_nodes(kernel, n, h, holder_constant=3.0, delta=1.0, nodes=700, density_bound=0.2)
 
 
 def test_the_smaller_form_is_taken_and_the_bandwidth_minimises_it():
@@ -78,5 +90,10 @@ def test_it_covers_and_is_conservative_by_a_small_factor(kernel):
     x = torch.randn(trials, n, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     truth = torch.exp(-grid.axes[0].square() / 2) / math.sqrt(2 * math.pi)
     errors = sup_distance(DensityEstimator(grid, kernel, (h,))(x), truth)
+    at_nodes = radius_at_nodes(
+        kernel, n, h, holder_constant=NORMAL_CURVATURE, delta=delta, nodes=grid.num_points, density_bound=0.4
+    )
+    check_failure_rate(int((errors > at_nodes.total).sum()), trials, delta)
+    assert at_nodes.total < radius.total
     check_failure_rate(int((errors > radius.total).sum()), trials, delta)
     assert 1.5 <= radius.total / float(errors.quantile(1 - delta)) <= 6
