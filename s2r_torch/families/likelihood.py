@@ -18,6 +18,8 @@ from s2r_torch.families.noise import bump_constant
 NODES = 32  # of the integral over an offset
 STEPS, FAR = 24, 5.0  # midpoints per axis of a camera, and how many standard errors they reach
 ENTRIES = 2**23  # numbers at once
+AT_ONCE = 2**16  # of a camera's: they stay in the cache
+READINGS = 32  # whose product has a logarithm, far from underflow unless it is nothing beside others
 
 
 def midpoints(low: float, high: float, count: int) -> Tensor:
@@ -88,22 +90,29 @@ def camera_evidence(
     reach = FAR * float(half_width.max()) / math.sqrt((2 * smoothness + 3) * float(size))
     turn = (reach / gain).clamp(max=math.pi)
     low, high = (gain - reach).clamp(min=gains[0]), (gain + reach).clamp(max=gains[1])
-    parts = []
-    for w in torch.arange(len(x)).split(max(1, ENTRIES // (len(half_width) * STEPS**2 * 2 * len(places)))):
-        steps = midpoints(0.0, 1.0, STEPS)
+    steps, parts = midpoints(0.0, 1.0, STEPS), []
+    for w in torch.arange(len(x)).split(max(1, AT_ONCE // (len(half_width) * STEPS**2))):
         angles = heading[w, None] + turn[w, None] * (2 * steps - 1)  # [w, q]
         gained = low[w, None] + (high - low)[w, None] * steps
         a, b = (gained[:, None] * f(angles)[..., None] for f in (torch.cos, torch.sin))  # [w, q, q]
-        seen = torch.stack(
-            [
-                x[w, None, None, :, 0] - a[..., None] * row + b[..., None] * column,
-                x[w, None, None, :, 1] - b[..., None] * row - a[..., None] * column,
-            ],
-            -1,
-        ).flatten(1, 2)  # [w, q q, N, 2]
-        t = seen.flatten(2)[:, None] / half_width[:, None, None]  # [w, K, q q, 2 N]
-        log_b = smoothness * (1 - t.square()).clamp(min=0).log().sum(-1)
+        log_b = smoothness * _log_product(x[w], places, a.flatten(1), b.flatten(1), half_width)
         area = (2 * turn * (high - low))[w] / (STEPS**2 * 2 * math.pi * (gains[1] - gains[0]))
         parts.append(log_b.logsumexp(-1) + area.log()[:, None])
     constant = math.log(bump_constant(smoothness)) - half_width.log()
     return torch.cat(parts) + 2 * len(places) * constant
+
+
+def _log_product(x: Tensor, places: Tensor, a: Tensor, b: Tensor, half_width: Tensor) -> Tensor:
+    """log prod_i prod_c (1 - t_ic^2)_+ [w, K, Q] of readings x [w, N, 2] seen by cameras a, b [w, Q].
+
+    Reading by reading, so that all stays in the cache, and one logarithm for many readings: it costs ten products.
+    """
+    total, product = (torch.full((len(x), len(half_width), a.shape[1]), v, dtype=torch.float64) for v in (0.0, 1.0))
+    for i, (row, column) in enumerate(places.tolist()):
+        for c, centre in enumerate((row * a - column * b, row * b + column * a)):
+            t = (x[:, i, c, None] - centre)[:, None] / half_width[:, None]
+            product *= t.square_().neg_().add_(1).clamp_(min=0)
+        if i % READINGS == READINGS - 1:
+            total += product.log()
+            product.fill_(1.0)
+    return total + product.log()

@@ -81,6 +81,18 @@ def test_the_evidence_of_a_camera_is_the_integral():
         assert found == pytest.approx(float(likelihood.mean().log()), abs=0.01)
 
 
+def test_many_readings_of_a_camera_are_multiplied_in_pieces(monkeypatch):
+    g = torch.Generator().manual_seed(1)
+    places = torch.tensor([[-1.5, -1.5], [-0.5, 0.5], [1.5, 0.5]], dtype=torch.float64).repeat(30, 1)
+    x = 1.1 * places + 0.2 * (2 * torch.rand(3, 90, 2, dtype=torch.float64, generator=g) - 1)
+    widths = torch.tensor([0.15, 0.25, 0.3], dtype=torch.float64)
+    whole = camera_evidence(x, places, widths, (1.0, 1.2), 2)
+    monkeypatch.setattr("s2r_torch.families.likelihood.AT_ONCE", 1)
+    monkeypatch.setattr("s2r_torch.families.likelihood.READINGS", 1)
+    assert torch.allclose(camera_evidence(x, places, widths, (1.0, 1.2), 2), whole, rtol=1e-12)
+    assert bool(whole[:, 0].isinf().all()) and bool(whole[:, 1:].isfinite().all())  # noise of 0.2 is wider than 0.15
+
+
 @every_family
 def test_a_payoff_grid_pays_what_the_prior_pays(family):
     """The mean reward over the grid is the mean over draws of the prior, whatever else theta holds."""
