@@ -7,6 +7,7 @@ standard errors explain, those of the scores included. Rows without a gate tell 
 
     python scripts/bench.py likeness                      # 200 worlds of each kind, 400 like ones; about half an hour
     python scripts/bench.py likeness --policies grid --worlds 20 --like 40
+    python scripts/bench.py likeness --policies runs/digits/policy.safetensors
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.errors import ObservationError
 from s2r_torch.families import make_family
 from s2r_torch.families.contract import Family
+from s2r_torch.families.encoded import EncodedFamily
 from s2r_torch.families.frozenlake import MAP
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets.architectures import LookupNet
@@ -63,7 +65,8 @@ Place = int | Cell  # a state of the family's graph, or a cell of the lake
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--policies", nargs="+", default=[*SHIPPED, *UNTRAINED], choices=[*SHIPPED, *UNTRAINED])
+    known = [*SHIPPED, *UNTRAINED]
+    parser.add_argument("--policies", nargs="+", default=known, help=f"{', '.join(known)}, or policy files")
     parser.add_argument("--worlds", type=int, default=200, help="changed worlds of each kind")
     parser.add_argument("--like", type=int, default=400, help="worlds that are drawn like the simulators")
     parser.add_argument("--scores", type=int, default=2000, help="fresh simulators, where a file holds fewer scores")
@@ -110,7 +113,7 @@ class Site:
         return self.family.name == "frozenlake"
 
     def place(self, path: Actions) -> Place:
-        return lake_cell(path, MAP) if self.is_lake else self.family.graph.end(path)
+        return lake_cell(path, MAP) if self.is_lake else self.policy.problem.graph.end(path)
 
     @cached_property
     def passed(self) -> list[Actions]:
@@ -122,7 +125,13 @@ class Site:
         if self.is_lake:
             cell = torch.tensor(place, dtype=torch.float64).expand(1, n, 2)
             return self.family.sensor.read(theta[None], cell, [generator])[0]
-        return self.family.emit(theta[None], torch.full((1, n), place), [generator])[0]
+        if hasattr(self.family, "emit"):
+            return self.family.emit(theta[None], torch.full((1, n), place), [generator])[0]
+        simulators = self.family.simulators(theta[None], [0])
+        x = simulators.reset(n, [generator])
+        for action in self.policy.problem.graph.paths[place]:
+            x, _ = simulators.step(torch.full((1, n), action))
+        return x[0]
 
 
 @dataclass(eq=False)
@@ -154,21 +163,23 @@ class World:
 
 def prepared(name: str, scores: int) -> Site:
     """A shipped policy, or an untrained one; with so many scores."""
-    if name in SHIPPED:
-        file = load_policy_file(CHECKPOINTS / f"{name}.safetensors")
-        site = Site(file.policy, make_family(file.family["name"], **file.family["parameters"]))
-    else:
+    if name in UNTRAINED:
         site = untrained(*UNTRAINED[name])
+    else:
+        file = load_policy_file(CHECKPOINTS / f"{name}.safetensors" if name in SHIPPED else Path(name))
+        site = Site(file.policy, make_family(file.family["name"], **file.family["parameters"]))
     reference = site.policy.reference
     if reference is not None and len(reference.scores) >= scores:
         return site
-    seed = Seed.root(1)
+    seed, encoding = Seed.root(1), site.policy.encoding
+    family = EncodedFamily(site.family, encoding) if encoding else site.family
 
     def simulators(purpose: str, count: int) -> Guard:
-        theta = site.family.prior(count, seed.child(purpose).generator())
-        return Guard(site.family.simulators(theta, range(count)), Ledger(), purpose)
+        theta = family.prior(count, seed.child(purpose).generator())
+        return Guard(family.simulators(theta, range(count)), Ledger(), purpose)
 
-    reference = make_reference(site.policy, simulators("known", 256), simulators("fresh", scores), seed.child("look"))
+    seeing = site.policy.behind_encoder
+    reference = make_reference(seeing, simulators("known", 256), simulators("fresh", scores), seed.child("look"))
     return replace(site, policy=replace(site.policy, reference=reference))
 
 
@@ -227,9 +238,11 @@ def verdict_of_edges(site: Site, world: World) -> str:
     """Of every edge, not only of those that the policy takes."""
     policy, graph = site.policy, site.policy.problem.graph
     collector = Collector(GuardedWorld(world, Ledger()), graph, policy.cover)
-    seen = Collection.of(collector.until(policy.n_real), graph, policy.cover, policy.n_real)
+    phi = policy.encoding
+    seen_as = lambda recording: recording.encoded(phi) if phi else recording  # noqa: E731
+    seen = Collection.of(seen_as(collector.until(policy.n_real)), graph, policy.cover, policy.n_real)
     edges, n = edges_of(graph), policy.n_real
-    recording = collector.walk(missing_walks(policy, edges, collector.recording, n))
+    recording = seen_as(collector.walk(missing_walks(policy, edges, collector.recording, n)))
     return check_edges(policy, edges, seen, recording).verdict
 
 
@@ -251,8 +264,10 @@ def at_state(site: Site, state: int) -> Callable[[Actions], bool]:
     return lambda path: len(path) == int(graph.layer[state]) and graph.end(path) == state
 
 
-def moved(site: Site, theta: Tensor, rng: random.Random) -> dict:
-    """One state's readings, by half a cell in a random direction."""
+def moved(site: Site, theta: Tensor, rng: random.Random) -> dict | None:
+    """One state's readings, by half a cell in a random direction; pixels have no cells."""
+    if site.family.spec.obs_dim > 2:
+        return None
     here = at_state(site, rng.randrange(site.policy.problem.graph.num_states))
     angle = rng.uniform(0, 2 * math.pi)
     by = [math.cos(angle), math.sin(angle)] if site.family.spec.obs_dim == 2 else [rng.choice((-1.0, 1.0))]
@@ -335,10 +350,12 @@ def drift(site: Site, theta: Tensor, rng: random.Random) -> dict:
 
 def noise(site: Site, theta: Tensor, rng: random.Random) -> dict | None:
     """Noise 1.1 times as wide as any simulator's: its half-width is affine in the last number of theta, in [0, 1]."""
-    sensor = site.family.sensor if site.is_lake else site.family
-    if not hasattr(sensor, "noise_high"):
+    owners = [getattr(site.family, part, None) for part in ("camera", "sensor")]
+    words = [(owner, word) for owner in (site.family, *owners) for word in ("noise", "flicker")]
+    edges = [(getattr(o, f"{w}_low"), getattr(o, f"{w}_high")) for o, w in words if hasattr(o, f"{w}_high")]
+    if not edges:
         return None
-    low, high = sensor.noise_low, sensor.noise_high
+    low, high = edges[0]
     theta = theta.clone()
     theta[-1] = (1.1 * high - low) / (high - low)
     return {"theta": theta}
