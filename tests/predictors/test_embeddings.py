@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from s2r_torch.density.grid import DensityGrid, look_up
-from s2r_torch.predictors.nets.embeddings import layer_means, linear_functionals, sorted_values, sup_distances
+from s2r_torch.predictors.nets.embeddings import (
+    layer_means,
+    linear_functionals,
+    profile_values,
+    sorted_values,
+    sup_distances,
+)
 
 LAYER = torch.tensor([0, 1, 1, 2, 1, 2])
 
@@ -76,6 +82,19 @@ def test_sorted_values_against_sorted():
     assert torch.equal(sorted_values(shuffled.requires_grad_(), ranks), got)  # another way, which has a gradient
 
 
+@pytest.mark.parametrize("shape", [(12,), (4, 3), (2, 3, 2)])
+def test_profile_values_against_loops(shape):
+    D, ranks = normal(2, 3, 12), [torch.tensor([1, m - 1]) for m in shape]
+    got = profile_values(D, shape, ranks)
+    for b in range(2):
+        for s in range(3):
+            expected, values = [], D[b, s].reshape(shape)
+            for axis, size in enumerate(shape):
+                beside = sorted((float(values.select(axis, i).max()) for i in range(size)), reverse=True)
+                expected += [beside[1], beside[-1]]
+            assert got[b, s].tolist() == expected
+
+
 def test_linear_functionals_are_divided_by_their_l1_norm():
     D, functionals = normal(2, 3, 5), torch.tensor([[1.0, -2.0, 3.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 0.5]])
     got = linear_functionals(D, functionals)
@@ -110,6 +129,7 @@ def features():
     return {
         "look_up": lambda D: look_up(D, index.expand(len(D), -1, -1), weight.expand(len(D), -1, -1)),
         "sorted_values": lambda D: sorted_values(D, ranks),
+        "profile_values": lambda D: profile_values(D, (5, 5), [torch.tensor([0, 2])] * 2),
         "linear_functionals": lambda D: linear_functionals(D, signed),
         "layer_means": lambda D: layer_means(D, LAYER),
         "sup_distances": lambda D: sup_distances(D.flatten(1), normal(3, 150, seed=7)),

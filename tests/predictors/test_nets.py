@@ -4,11 +4,13 @@ import pytest
 import torch
 from support.attacks import PROBLEMS, attack, bumps, densities, make_net, names, problem, quotients, readings, slopes
 
+from s2r_torch.episodes import Transitions
 from s2r_torch.errors import LipschitzError, ObservationError, SettingError
 from s2r_torch.predictors.nets import architectures, heads, lipschitz, steps
 from s2r_torch.predictors.nets.learned_embeddings import SetEmbedding
 from s2r_torch.predictors.nets.lipschitz import StackedLinear
 from s2r_torch.predictors.registry import net_class
+from s2r_torch.predictors.training.data import TrainingData
 
 EVERY = pytest.mark.parametrize("name", names())
 SEEING = [name for name in names() if name != "blind"]
@@ -325,3 +327,38 @@ def test_stacked_linear_rows_are_normalised_only_when_they_must():
     used = layer.effective()
     assert used[0, 0].tolist() == [0.5, -0.5, 0.5]
     assert used[0, 1].tolist() == pytest.approx([1.0, 0.0, -1.0], abs=1e-5)
+
+
+def swapped(where, wide, seed=0):
+    """Densities [B, xi, G] of noise that is wide along the first axis where `wide` is 1, along the other at 0."""
+    nodes, middle = where.grid.nodes, where.grid.nodes.mean(0)
+    place = middle + 0.5 * (torch.rand(len(wide), where.graph.num_states, 1, 2, generator=seeded(seed)) - 0.5)
+    along = torch.stack([0.4 + 0.4 * wide, 0.8 - 0.4 * wide], 1)[:, None, None]
+    D = (-((nodes - place) / along).square().sum(-1) / 2).exp()
+    return D / (D * where.grid.weights).sum(-1, keepdim=True)
+
+
+def paying(where, pays, seed=0):
+    """Samples at every state whose actions pay with these chances [B]."""
+    B, n, A = len(pays), 32, where.spec.num_actions
+    actions = torch.arange(n).expand(B, n) % A
+    drawn = [
+        torch.bernoulli(pays[:, None].expand(B, n), generator=seeded(seed + s)) for s in range(where.graph.num_states)
+    ]
+    return tuple(Transitions(torch.zeros(B, n, where.spec.obs_dim), actions, rewards.double()) for rewards in drawn)
+
+
+def test_lookup_sees_profiles_where_only_these_tell_what_pays():
+    """Noise that is wide along one axis or the other: sorted values of the whole density are the same for both."""
+    where, w = problem("plane", nodes=17), torch.rand(96, generator=seeded(1), dtype=torch.float64)
+    lookup, same = net_class("lookup"), torch.full_like(w, 0.5)
+    told = TrainingData(swapped(where, w), paying(where, w))
+    assert lookup.suited(where, told, {"width": 8}) == {"width": 8, "profiles": True}
+    assert lookup.suited(where, told, {"profiles": False}) == {"profiles": False}  # the user's word
+    wide = swapped(where, same) * (0.5 + w)[:, None, None]  # heights tell: no need of them
+    assert lookup.suited(where, TrainingData(wide, paying(where, w)), {}) == {"profiles": False}
+    assert lookup.suited(where, TrainingData(told.D, paying(where, same)), {}) == {"profiles": False}  # nothing to tell
+    line = problem("line")
+    few = TrainingData(bumps(line, 96, seeded()), paying(line, w))
+    assert lookup.suited(line, few, {}) == {}
+    assert net_class("mlp").suited(where, told, {"width": 8}) == {"width": 8}

@@ -35,11 +35,13 @@ def problem(kind: str = "line", nodes: int | None = None) -> Problem:
 
 
 def make_net(name: str, where: Problem, members: int = 3, seed: int = 0, loud: float = 1.0, **settings) -> Net:
-    """A network NAME or NAME/HEAD with scales from random densities; `loud` multiplies its weights."""
+    """A network NAME, NAME/HEAD or NAME+OPTION with scales from random densities; `loud` multiplies its weights."""
+    name, *options = name.split("+")
     generator, (name, *head) = torch.Generator().manual_seed(seed), name.split("/")
     settings = (
         {"lipschitz_bound": 4.0, "width": 8, "x_width": 4, "head": head[0] if head else None}
         | SMALL.get(name, {})
+        | dict.fromkeys(options, True)
         | settings
     )
     net = net_class(name)(where, members, generator, **settings)
@@ -51,9 +53,9 @@ def make_net(name: str, where: Problem, members: int = 3, seed: int = 0, loud: f
 
 
 def names() -> list[str]:
-    """Every network that ships, and the default one with every other head."""
+    """Every network that ships, and the default one with every other head, and with profiles."""
     shipped = sorted(name for name, cls in NETS.items() if cls.__module__.startswith("s2r_torch."))
-    return shipped + [f"lookup/{head}" for head in HEADS if head != "mlp"]
+    return [*shipped, *(f"lookup/{head}" for head in HEADS if head != "mlp"), "lookup+profiles"]
 
 
 def uniform(shape: tuple[int, ...], generator: torch.Generator, low: float = 0.0, high: float = 1.0) -> Tensor:

@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from s2r_torch.predictors.nets.embeddings import layer_means, linear_functionals, sorted_values, sup_distances
+from s2r_torch.encoders.regression import Regression
+from s2r_torch.predictors.nets.embeddings import (
+    layer_means,
+    linear_functionals,
+    profile_values,
+    sorted_values,
+    sup_distances,
+)
 from s2r_torch.predictors.nets.heads import ConeStep
 from s2r_torch.predictors.nets.learned_embeddings import ConvEmbedding, Embedding, FlatEmbedding, SetEmbedding
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.nets.steps import Step
 from s2r_torch.predictors.registry import register
+from s2r_torch.problem import Problem
+
+if TYPE_CHECKING:
+    from s2r_torch.predictors.training.data import TrainingData
 
 ANGLES = 64  # at which the constant of a wave is computed
 WAVES = (2.0, 19.0)  # least and largest frequency of `charfun`: on grid, 1 to 9 in units of the sensor
+TOLD = 0.05  # share of the variance of mean rewards from which profiles are worth their room
 RANK_SHARES = (0.0, 0.004, 0.01, 0.018, 0.03, 0.045, 0.065, 0.09, 0.14, 0.25)  # of G, in decreasing order of density
+
+
+def profile_ranks(shape: Sequence[int]) -> list[Tensor]:
+    """Ranks of profiles along every axis: those of densities in as many dimensions, but for the highest value."""
+    shares = [share ** (1 / len(shape)) for share in RANK_SHARES]
+    return [torch.tensor(sorted({min(m - 1, round(share * m)) for share in shares} - {0})) for m in shape]
 
 
 class StatisticsNet(Net):
@@ -42,10 +61,32 @@ class StatisticsNet(Net):
 
 @register("lookup")
 class LookupNet(StatisticsNet):
-    """Densities looked up at x; sorted values and mean positions, averaged over the states of every layer."""
+    """Densities looked up at x; sorted values and mean positions, averaged over the states of every layer.
+
+    With `profiles`, sorted values along every axis, too; where nobody says so, training data decide (`suited`).
+    """
+
+    options = {"profiles": False}
 
     def summary(self, D: Tensor) -> Tensor:
-        return layer_means(self.statistics(D), self.problem.graph.layer).flatten(1)
+        values = self.statistics(D)
+        if self.options.get("profiles"):  # users' own options take the place of these
+            shape = self.problem.grid.shape
+            values = torch.cat([values, profile_values(D, shape, profile_ranks(shape))], -1)
+        return layer_means(values, self.problem.graph.layer).flatten(1)
+
+    @classmethod
+    @torch.no_grad()
+    def suited(cls, problem: Problem, data: TrainingData, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """With profiles where these tell, held-out, `TOLD` more of what rewards differ by between simulators."""
+        if "profiles" in settings or "profiles" not in cls.options or problem.grid.obs_dim == 1:
+            return dict(settings)
+        paid = data.mean_rewards(problem.spec.num_actions).flatten(1)
+        told = []
+        for profiles in (False, True):
+            net = LookupNet(problem, 1, torch.Generator(), profiles=profiles)
+            told.append(Regression(net.summary(data.D.float()).double()).explained(paid))
+        return {**settings, "profiles": told[1] - told[0] > TOLD}
 
 
 @register("sets")

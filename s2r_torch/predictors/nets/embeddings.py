@@ -6,6 +6,8 @@ that of its own layers. None has parameters.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,6 +19,22 @@ def sorted_values(D: Tensor, ranks: Tensor) -> Tensor:
         return D.sort(-1, descending=True).values[..., ranks]
     rising = torch.from_numpy(np.sort(D.numpy(), -1))  # 13 times faster: it keeps no places
     return rising[..., D.shape[-1] - 1 - ranks]
+
+
+def profile_values(D: Tensor, shape: Sequence[int], ranks: Sequence[Tensor]) -> Tensor:
+    """Sorted values of the profiles of D [..., G] along every axis, which are maxima over the others: [..., all ranks].
+
+    They tell along which axis a shape is wide, which the sorted values of all of it do not.
+
+    Args:
+        D: densities.
+        shape: nodes of every axis.
+        ranks: chosen ranks, axis by axis.
+    """
+    full, axes = D.unflatten(-1, tuple(shape)), range(-len(shape), 0)
+    others = [[other for other in axes if other != axis] for axis in axes]
+    profiles = [full.amax(several) if several else full for several in others]
+    return torch.cat([sorted_values(profile, r) for profile, r in zip(profiles, ranks, strict=True)], -1)
 
 
 def linear_functionals(D: Tensor, functionals: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,9 @@ from s2r_torch.predictors.nets.recipe import empty_net, require_like
 from s2r_torch.predictors.nets.settings import net_settings
 from s2r_torch.predictors.nets.steps import Constants, Sizes, Step
 from s2r_torch.problem import Problem
+
+if TYPE_CHECKING:
+    from s2r_torch.predictors.training.data import TrainingData
 
 AUTO = "auto"
 TILE = 2**19  # hidden values of one layer evaluated at once: 2 MiB, which stay in the cache
@@ -126,6 +130,11 @@ class Net(nn.Module):
     def make_embedding(self, generator: torch.Generator | None) -> Embedding | None:
         """A learned map of the summary (learned_embeddings.py), or None for the summary itself."""
         return None
+
+    @classmethod
+    def suited(cls, problem: Problem, data: TrainingData, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings as given, and those that training data decide where none are given."""
+        return dict(settings)
 
     def make_step(self, states: int, generator: torch.Generator | None) -> Step:
         """The networks of one step with that many states to look up."""

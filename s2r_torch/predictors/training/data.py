@@ -30,6 +30,14 @@ class TrainingData:
         levels = [torch.tensor([*self.levels], dtype=torch.float64), *self.levels.values()]
         return [*levels, *(part for t in self.samples for part in (t.x, t.actions, t.rewards))]
 
+    def mean_rewards(self, num_actions: int) -> Tensor:
+        """What every action paid on average at every state of every simulator: [B, xi, A], float64."""
+        found = []
+        for t in self.samples:
+            tried = torch.nn.functional.one_hot(t.actions, num_actions).double()  # [B, n, A]
+            found.append((tried * t.rewards[..., None]).sum(1) / tried.sum(1).clamp(min=1))
+        return torch.stack(found, 1)
+
     def columns(self, states: list[int]) -> Transitions:
         """All samples at these states, state by state: x [B, m, d], actions and rewards [B, m], m = S n."""
         some = [self.samples[s] for s in states]

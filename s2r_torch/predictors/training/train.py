@@ -52,7 +52,9 @@ class Trainer:
         """The same, and what it has not learned; `number` tells variants of one name apart."""
         seed, label = self.seed.child("net", name, number), f"{name}-{number}" if number else name
         sizes = replace(self.settings, members=self.settings.members if members is None else members)
-        net = net_class(name)(self.problem, sizes.members, seed.child("weights").generator(), **settings)
+        kind = net_class(name)
+        suited = kind.suited(self.problem, self.data, settings)
+        net = kind(self.problem, sizes.members, seed.child("weights").generator(), **suited)
         return fit(
             net,
             self.data,
