@@ -140,7 +140,9 @@ def _digest(header: dict, tensors: dict[str, Tensor]) -> str:
     found = hashlib.blake2b(digest_size=32)
     found.update(spelt({name: value for name, value in header.items() if name != "digest"}).encode())
     for name in sorted(tensors):
-        found.update(tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        numbers = tensors[name].detach().cpu().contiguous().reshape(-1)
+        if len(numbers):  # nothing may have any stride, and is no view of bytes then
+            found.update(numbers.view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 

@@ -10,6 +10,15 @@ from s2r_torch.files.records import SPARSE, Codec
 CODEC = Codec([])
 
 
+def test_a_large_tensor_of_nothing_but_zeros_is_written_and_read(tmp_path):
+    """As rewards of a state that never pays are, once `budget=auto` has doubled the sizes."""
+    packed, found = CODEC.pack(torch.zeros(SPARSE, dtype=torch.float64))
+    tensors.write(tmp_path / "zeros.safetensors", found, {"value": packed})
+    header, found = tensors.read(tmp_path / "zeros.safetensors")
+    back = CODEC.unpack(header["value"], found)
+    assert back.shape == (SPARSE,) and back.dtype == torch.float64 and not bool(back.any())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
 def test_a_large_tensor_that_is_mostly_zero_is_written_without_its_zeros(dtype, tmp_path):
     given = torch.zeros(40, 3 * SPARSE // 40, dtype=dtype)
