@@ -81,11 +81,11 @@ class LookupNet(StatisticsNet):
         """With profiles where these tell, held-out, `TOLD` more of what rewards differ by between simulators."""
         if "profiles" in settings or "profiles" not in cls.options or problem.grid.obs_dim == 1:
             return dict(settings)
+        net = LookupNet(problem, 1, torch.Generator(), profiles=True)
+        seen = net.summary(data.D.float()).double().unflatten(1, (problem.graph.horizon, -1))  # layer by layer
+        without = seen[..., : len(net.ranks) + len(net.functionals)]
         paid = data.mean_rewards(problem.spec.num_actions).flatten(1)
-        told = []
-        for profiles in (False, True):
-            net = LookupNet(problem, 1, torch.Generator(), profiles=profiles)
-            told.append(Regression(net.summary(data.D.float()).double()).explained(paid))
+        told = [Regression(features.flatten(1)).explained(paid) for features in (without, seen)]
         return {**settings, "profiles": told[1] - told[0] > TOLD}
 
 
