@@ -64,6 +64,7 @@ class Calibration:
     b_bar: tuple[float, ...]  # [xi] bias allowed at every state, in units of total reward
     f0: int  # the member that stands for f*
     earners: tuple[int, ...]  # members whose policies earned as much as any, but for noise
+    risk: tuple[float, ...]  # [F] Bellman risk, mean over simulators, summed over states
     value_bias: float  # V_hat* of f0 minus what its policy earned
 
 
@@ -74,6 +75,11 @@ class BellmanTable:
     risks: Tensor
     V_hat: Tensor  # what members promise
     earned: Tensor  # what their policies earn
+
+    @property
+    def risk(self) -> Tensor:
+        """[F] mean over simulators, summed over states."""
+        return self.risks.mean(1).sum(1)
 
 
 def bellman_table(simulators: Guard, D_hat: Tensor, ensemble: Ensemble, n: int, seed: Seed) -> BellmanTable:
@@ -117,7 +123,7 @@ def earn_the_most(earned: Tensor) -> Tensor:
 def stand_in(table: BellmanTable) -> tuple[int, Tensor]:
     """f0, which stands for f*, and [F] bool: who earns the most."""
     earners = earn_the_most(table.earned[:, :, START])
-    return int(torch.where(earners, table.risks.mean(1).sum(1), torch.inf).argmin()), earners
+    return int(torch.where(earners, table.risk, torch.inf).argmin()), earners
 
 
 def density_b_bar(graph: StateGraph, lipschitz_bound: float, radius: float) -> tuple[float, ...]:
@@ -191,4 +197,5 @@ def calibrate(
     act = ensemble.subset([f0]).evaluator(D_hat).policy_of(0)
     episodes = rollout(simulators, act, settings.n_rollouts, seed.child("rollout"))
     bias = float(table.V_hat[f0, :, START].mean() - episodes.returns.mean())
-    return Calibration(tuple(b_bar.tolist()), f0, tuple(earners.nonzero().flatten().tolist()), bias)
+    among = tuple(earners.nonzero().flatten().tolist())
+    return Calibration(tuple(b_bar.tolist()), f0, among, tuple(table.risk.tolist()), bias)

@@ -34,6 +34,8 @@ class Elimination:
         b_bar: per state, the bias that the calibrated rule allows; other rules take the budget's.
         earners: members whose policies earned the most in calibration; the choice among survivors is among these, while
             one survives. None chooses among all.
+        risk: `[F]` Bellman risk of members in calibration, summed over all states. The choice counts it, too: judges
+            see few states where survivors agree on the rest. None counts nothing.
         value_bias: how much V_hat* exceeds the value of its own policy, measured by calibration; heuristic.
 
     Raises:
@@ -44,6 +46,7 @@ class Elimination:
     on_empty: str = "error"
     b_bar: tuple[float, ...] | None = None
     earners: tuple[int, ...] | None = None
+    risk: tuple[float, ...] | None = None
     value_bias: float = 0.0
 
     def __post_init__(self):
@@ -101,7 +104,7 @@ class Knowledge:
     alive: Tensor  # [F] bool, over the whole class for ever
     V_hat: Tensor  # [F, B, xi] values of greedy actions; NaN where not estimated
     learned: Tensor  # [xi] bool: TD-Eliminate was called there
-    risk: Tensor  # [F] pooled Bellman risk, summed over learned states
+    risk: Tensor  # [F] pooled Bellman risk, summed over learned states, beside that of calibration
     earners: Tensor  # [F] bool, among whom the choice is made while one survives
     history: tuple[Call, ...] = ()
 
@@ -109,17 +112,17 @@ class Knowledge:
     def blank(judges: Judges) -> Knowledge:
         """Nothing eliminated, nothing learned."""
         F, (B, xi) = judges.ensemble.size, judges.D_hat.shape[:2]
-        among = judges.elimination.earners
+        among, risk = judges.elimination.earners, judges.elimination.risk
         return Knowledge(
             alive=torch.ones(F, dtype=torch.bool),
             V_hat=torch.full((F, B, xi), torch.nan, dtype=torch.float64),
             learned=torch.zeros(xi, dtype=torch.bool),
-            risk=torch.zeros(F, dtype=torch.float64),
+            risk=torch.zeros(F, dtype=torch.float64) if risk is None else torch.tensor(risk, dtype=torch.float64),
             earners=torch.isin(torch.arange(F), torch.tensor(range(F) if among is None else among)),
         )
 
     def best(self) -> int:
-        """The survivor that is deployed: of the earners, else of all, that of least pooled risk at learned states."""
+        """The survivor that is deployed: of the earners, else of all, that of least risk."""
         earning = self.alive & self.earners
         return int(torch.where(earning if bool(earning.any()) else self.alive, self.risk, torch.inf).argmin())
 

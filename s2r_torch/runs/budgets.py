@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Annotated
+from typing import Annotated, Literal
 
 from s2r_torch.coverage import path_cover
 from s2r_torch.errors import SettingError
@@ -34,7 +34,8 @@ class BudgetSettings(Settings):
         delta: wanted failure probability.
         phi: accuracy of one state's estimates; null takes what the sizes buy.
         b_bar: bound on f*'s bias; null takes what the sizes buy.
-        epsilon_test_step: what each layer adds to Consensus' threshold; null takes what theory.md 2.5 asks for.
+        epsilon_test_step: what each layer adds to Consensus' threshold; auto takes epsilon / H, so that survivors who
+            agree on all layers agree on values within epsilon; null takes what theory.md 2.5 asks for.
 
     Raises:
         SettingError: a value out of range.
@@ -53,7 +54,7 @@ class BudgetSettings(Settings):
     delta: Share = 0.1
     phi: Positive | None = None
     b_bar: Annotated[float, Range(0)] | None = None
-    epsilon_test_step: Positive | None = 0.02
+    epsilon_test_step: Positive | Literal["auto"] | None = "auto"
 
     def make(self, problem: Problem, num_members: int, lipschitz_bound: float, order: float, n_merge: int) -> Budget:
         """The budget for a class of so many members, C_L and alpha.
@@ -66,6 +67,8 @@ class BudgetSettings(Settings):
             return PLANS[self.schedule](_setting(self, problem, num_members, lipschitz_bound, order)).budget
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("schedule", "density_constant")}
         own["n_real"] = self.n_real or self.n_dist
+        if self.epsilon_test_step == "auto":
+            own["epsilon_test_step"] = self.epsilon / spec.horizon
         return practical(
             spec.horizon, spec.num_actions, num_members, n_merge=n_merge, num_states=graph.num_states, **own
         )

@@ -28,7 +28,7 @@ def elimination(settings: RunSettings, calibrated: Calibrated) -> Elimination:
     if not found:
         return Elimination(settings.rule, settings.on_empty)
     b_bar = found.b_bar if settings.rule == "calibrated" else None
-    return Elimination(settings.rule, settings.on_empty, b_bar, found.earners, found.value_bias)
+    return Elimination(settings.rule, settings.on_empty, b_bar, found.earners, found.risk, found.value_bias)
 
 
 def oracle_b_bar(

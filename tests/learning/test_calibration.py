@@ -8,6 +8,7 @@ import pytest
 import torch
 from support.smoke import small_settings
 
+from s2r_torch.base import START
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.episodes import Ledger, rollout
 from s2r_torch.errors import SettingError
@@ -24,7 +25,8 @@ from s2r_torch.learning.calibration import (
     replay,
     stand_in,
 )
-from s2r_torch.learning.elimination import Knowledge
+from s2r_torch.learning.elimination import Elimination, Judges, Knowledge, dfs_learn
+from s2r_torch.planner.budget import practical
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.problem import Problem
 from s2r_torch.rng import Seed
@@ -126,6 +128,26 @@ def test_who_fits_best_where_no_good_policy_goes_does_not_stand_for_f_star(calib
     earned = torch.tensor([0.5, 0.7, 0.7])[:, None, None].expand(3, 6, xi)
     f0, earners = stand_in(BellmanTable(risks, earned, earned))
     assert f0 == 2 and earners.tolist() == [False, True, True]
+
+
+def test_the_choice_counts_the_risk_at_states_that_judges_never_see(calibrated):
+    """Consensus everywhere, so that the start alone is learned."""
+    ensemble, simulators, D, seed = calibrated
+    graph = ensemble.problem.graph
+    sizes = dict.fromkeys(("n_merge", "n_dist", "n_rollouts", "n_probes", "n_real"), 1)
+    sizes |= {"num_simulators": 6, "n_test": 50, "n_train": 200}
+    budget = practical(2, 2, 2, num_states=3, epsilon=0.1, delta=0.1, epsilon_test_step=1.0, **sizes)
+
+    chosen = {}
+    for counted in (None, (0.5, 0.1)):
+        rule = Elimination("calibrated", b_bar=(1.0,) * graph.num_states, risk=counted)
+        judges = Judges(simulators, D, graph, ensemble.subset([0, 1]), budget, rule, seed)
+        knowledge = dfs_learn(START, Knowledge.blank(judges), judges)
+        assert [call.state for call in knowledge.history] == [START]
+        chosen[counted] = knowledge
+    plain, counting = chosen.values()
+    assert torch.allclose(counting.risk - plain.risk, torch.tensor([0.5, 0.1], dtype=torch.float64))
+    assert plain.best() == 0 and counting.best() == 1
 
 
 def test_the_choice_is_among_those_that_earn_the_most_while_one_survives():

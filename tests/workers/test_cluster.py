@@ -1,4 +1,4 @@
-"""A Ray cluster of local node processes, one of which is killed in the middle: the same results and counts."""
+"""A Ray cluster of local node processes, some of which are killed in the middle: the same results and counts."""
 
 import os
 import signal
@@ -7,12 +7,16 @@ import subprocess
 import pytest
 import torch
 from support import tasks
+from support.smoke import small_settings
 
 from s2r_torch.episodes import Ledger, observe
 from s2r_torch.errors import SimulatorError
 from s2r_torch.families import make_family
 from s2r_torch.families.draws import Draws
+from s2r_torch.progress import Silent
+from s2r_torch.reports.summary import Summary
 from s2r_torch.rng import Seed
+from s2r_torch.runs.run import execute
 from s2r_torch.workers.simulators import in_parts, map_simulators
 
 pytest.importorskip("ray")
@@ -21,8 +25,8 @@ SEED = Seed.root(0)
 
 
 @pytest.fixture(scope="module")
-def nodes():
-    """Three nodes of a cluster: a head that keeps no task, and two that work."""
+def local():
+    """A cluster of three node processes: a head that keeps no task, and two that work."""
     import ray
     from ray.cluster_utils import Cluster as LocalNodes
 
@@ -30,16 +34,17 @@ def nodes():
     before = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join([os.path.dirname(tests), tests, before])
     local = LocalNodes(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    working = [local.add_node(num_cpus=1) for _ in range(2)]
+    for _ in range(2):
+        local.add_node(num_cpus=1)
     ray.init(address=local.address, log_to_driver=False, logging_level="ERROR")
-    yield working
+    yield local
     ray.shutdown()
     local.shutdown()
     os.environ["PYTHONPATH"] = before
 
 
 @pytest.fixture(scope="module")
-def cluster(nodes):
+def cluster(local):
     from s2r_torch.workers.cluster import Cluster
 
     return Cluster()
@@ -54,8 +59,8 @@ def test_in_order_with_news_and_errors(cluster):
 
 
 @pytest.mark.slow
-def test_a_node_killed_in_the_middle_changes_nothing(cluster, nodes):
-    """SIGKILL to everything of one node while its parts are in work; they are done again on the other one."""
+def test_a_node_killed_in_the_middle_changes_nothing(cluster, local):
+    """SIGKILL to everything of one node while its parts are in work; they are done again on the other ones."""
     draws = Draws(make_family("grid"), SEED, Ledger(), cluster)
     simulators, killed = draws.simulators("test", 160), []
 
@@ -65,7 +70,7 @@ def test_a_node_killed_in_the_middle_changes_nothing(cluster, nodes):
         def map(self, task, shared, payloads):
             for number, result in enumerate(cluster.map(task, shared, payloads)):
                 if number == 1:
-                    killed.append(killed_node(nodes[0]))
+                    killed.append(lose_a_node(local))
                 yield result
 
     simulators.workers = Killing()
@@ -74,8 +79,46 @@ def test_a_node_killed_in_the_middle_changes_nothing(cluster, nodes):
     assert torch.equal(found, observe(simulators, (0,), 5, SEED))
 
 
-def killed_node(node) -> int:
-    """Ends a node's process, and with it its workers, without a word."""
+class Striking(Silent):
+    """A cluster that loses a node in the middle of every stage that hands work on."""
+
+    cpu_seconds = 0.0
+
+    def __init__(self, cluster, local):
+        self.cluster, self.local, self.now, self.struck = cluster, local, "", []
+
+    def stage(self, name, total):
+        self.now = name.split(" ")[0].rstrip(":")
+
+    def map(self, task, shared, payloads, hear=lambda news: None):
+        for result in self.cluster.map(task, shared, payloads, hear):
+            if self.now not in self.struck and len(payloads) > 1:
+                self.struck.append(self.now)
+                lose_a_node(self.local)
+            yield result
+
+    def close(self):
+        pass
+
+
+@pytest.mark.slow
+def test_a_node_killed_in_every_stage_changes_nothing(cluster, local):
+    """A whole run, to the last digit of its summary."""
+    striking = Striking(cluster, local)
+    settings = small_settings("+experiment=grid", "predictors.calibration.simulators=32")
+    found = execute(settings, make_family("grid"), progress=striking, workers=striking)
+    assert {"explore", "draw", "train", "calibrate", "certify", "deploy", "evaluate"} <= set(striking.struck)
+    alone = execute(settings, make_family("grid"))
+    assert without_seconds(found) == without_seconds(alone)
+
+
+def without_seconds(results) -> dict:
+    return {k: v for k, v in Summary.of(results).to_json().items() if k not in ("seconds", "cpu_seconds")}
+
+
+def lose_a_node(local) -> int:
+    """Ends the process of a working node, and with it its workers, without a word; another one joins."""
+    node = next(iter(local.worker_nodes))
     process = node.all_processes["raylet"][0].process
     children = subprocess.run(["ps", "--ppid", str(process.pid), "-o", "pid="], capture_output=True, text=True).stdout
     for pid in [process.pid, *map(int, children.split())]:
@@ -83,4 +126,6 @@ def killed_node(node) -> int:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
+    local.worker_nodes.discard(node)
+    local.add_node(num_cpus=1)
     return process.pid
