@@ -82,7 +82,7 @@ class LookupNet(StatisticsNet):
         if "profiles" in settings or "profiles" not in cls.options or problem.grid.obs_dim == 1:
             return dict(settings)
         net = LookupNet(problem, 1, torch.Generator(), profiles=True)
-        seen = net.summary(data.D.float()).double().unflatten(1, (problem.graph.horizon, -1))  # layer by layer
+        seen = net.summaries(data.D).double().unflatten(1, (problem.graph.horizon, -1))  # layer by layer
         without = seen[..., : len(net.ranks) + len(net.functionals)]
         paid = data.mean_rewards(problem.spec.num_actions).flatten(1)
         told = [Regression(features.flatten(1)).explained(paid) for features in (without, seen)]
