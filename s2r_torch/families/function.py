@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections import namedtuple
 from collections.abc import Callable, Sequence
@@ -163,6 +164,17 @@ def batched(step: BatchedStep, theta: Tensor, states: Tensor, actions: Tensor) -
     return following, reward
 
 
+@functools.cache
+def _theta_of(names: tuple[str, ...]) -> type[tuple]:
+    """The named tuples of theta with these names; making a class takes longer than a step does."""
+    try:
+        return namedtuple("Theta", names)
+    except ValueError as error:
+        raise SettingError(
+            expected="theta_names that are different identifiers", got=str(names), cause=str(error)
+        ) from error
+
+
 @dataclass(frozen=True, eq=False)
 class FunctionDynamics:
     """What actions lead to by a function (`determinism.Dynamics`), and what moves pay, remembered for every theta."""
@@ -188,13 +200,7 @@ class FunctionDynamics:
 
     def theta(self, row: Tensor) -> tuple[float, ...]:
         """Theta [k] as a named tuple of floats."""
-        try:
-            named = namedtuple("Theta", self.theta_names)  # type: ignore[misc]  # its fields are known at run time only
-        except ValueError as error:
-            raise SettingError(
-                expected="theta_names that are different identifiers", got=str(self.theta_names), cause=str(error)
-            ) from error
-        return named(*row.tolist())
+        return _theta_of(self.theta_names)(*row.tolist())
 
     def moved(self, theta: tuple[float, ...], state: State, action: int) -> tuple[State, float, bool]:
         """The next state, the mean reward, and whether the episode has ended."""
