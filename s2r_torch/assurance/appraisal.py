@@ -66,7 +66,7 @@ class Appraisal:
     needed: tuple[float, float]  # optimum - fixed
     over_list: tuple[float, float]  # policy - fixed
     tolerance: float  # share of the optimum
-    attempts: int = 1  # at learning, this one included
+    attempts: int = 1  # at learning, all of the run's
 
     @property
     def falls_short(self) -> bool:
@@ -97,10 +97,16 @@ class Appraisal:
                 f"of an estimated optimum of {self.optimum:.3f}"
             )
         if self.falls_short:
+            more = (
+                "budget=auto learns again with twice the predictors.num_simulators, predictors.n_samples and "
+                "predictors.training.steps"
+                if self.attempts == 1
+                else f"it is the best of {self.attempts} attempts, each with twice the sizes; "
+                "appraisal.attempts allows more, or another network sees what this one does not (net=)"
+            )
             said.append(
                 f"the policy falls short: on fresh simulators it earns {self.policy:.3f} of an estimated optimum of "
-                f"{self.optimum:.3f} (at most {self.at_most:.3f}), learning {self.attempts} x; budget=auto learns "
-                "again with twice the predictors.num_simulators, predictors.n_samples and predictors.training.steps"
+                f"{self.optimum:.3f} (at most {self.at_most:.3f}); {more}"
             )
         return said
 

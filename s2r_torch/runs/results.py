@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -112,6 +112,15 @@ class Appraised:
     def falls_short(self) -> bool:
         """Whether learning again is worth it."""
         return self.appraisal is not None and self.appraisal.falls_short
+
+    @property
+    def lost(self) -> float:
+        """The share of what could be had that the policy lost; 0 where nobody asked."""
+        return 1 - self.appraisal.policy / max(self.appraisal.optimum, 1e-12) if self.appraisal else 0.0
+
+    def after(self, attempts: int) -> Appraised:
+        """The same, where the run learned so often in all."""
+        return Appraised(self.appraisal and replace(self.appraisal, attempts=attempts))
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,8 @@ from rich.console import Console
 from support.policies import certificate_by_hand
 from support.smoke import small_settings
 
+from s2r_torch.assurance.appraisal import AppraisalSettings, appraise
+from s2r_torch.base import StateGraph
 from s2r_torch.comparators.policies import follow
 from s2r_torch.deployment.policy_file import load_policy, read
 from s2r_torch.episodes import Guard, Ledger
@@ -33,7 +35,8 @@ from s2r_torch.runs.certifying import exact_values, refused_values
 from s2r_torch.runs.evaluation import member_regrets
 from s2r_torch.runs.folder import WRITTEN, finished_stages
 from s2r_torch.runs.forecast import forecast
-from s2r_torch.runs.run import Results, Stages, execute
+from s2r_torch.runs.results import Appraised
+from s2r_torch.runs.run import Results, Stages, execute, learn_until_good
 from s2r_torch.workers.processes import Processes
 
 MIXTURE = (
@@ -129,6 +132,37 @@ def test_what_falls_short_is_learned_again_with_twice_the_sizes(tmp_path):
     assert results.episodes["appraise"] == 2 * 32 * (3 * 100 + 50 + 6 * 16)  # rehearsals, their episodes, rewards
     assert results.appraised.appraisal.attempts == 2
     assert without_seconds(execute(settings, make_family("grid"), tmp_path)) == without_seconds(results)  # all kept
+
+
+@pytest.mark.parametrize(("earned", "best", "attempts"), [((0.5, 0.3, 0.4), 1, 3), ((0.3, 0.7, 0.1), 2, 2)])
+def test_the_best_attempt_is_gone_on_with(earned, best, attempts):
+    """Stages that only count; the second row's second attempt no longer falls short."""
+
+    class Counting:
+        attempt, settings = 1, replace(small_settings("+experiment=grid"), appraisal=AppraisalSettings(attempts=3))
+
+        def again(self):
+            self.attempt += 1
+
+        def do(self, stage, *earlier):
+            if stage is not stages.appraise:
+                return stage.__name__, self.attempt
+            policy = torch.full((4,), earned[self.attempt - 1], dtype=torch.float64)
+            graph, halves = single_state(), torch.full((2, 4, 1, 2), 0.7, dtype=torch.float64)
+            self.tried = self.attempt
+            return Appraised(appraise(graph, policy, (0,), halves, 0.03, self.attempt))
+
+    run = Counting()
+    found = learn_until_good(run)
+    assert [number for _, number in found[:4]] == [best] * 4 and run.attempt == best and run.tried == attempts
+    assert found[4].appraisal.policy == pytest.approx(earned[best - 1])
+    said = found[4].after(attempts).appraisal.sentences()
+    assert any(f"the best of {attempts} attempts" in text for text in said) == (attempts == 3)
+
+
+def single_state() -> StateGraph:
+    """One state, two actions."""
+    return StateGraph(torch.tensor([[-1, -1]]), torch.tensor([0]), ((),))
 
 
 def test_every_episode_is_counted(finished):
