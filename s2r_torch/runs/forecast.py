@@ -18,9 +18,10 @@ from torch import Tensor
 
 from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.comparators.contract import COMPARATORS
-from s2r_torch.coverage import edges_of, passes, path_cover, typical
+from s2r_torch.coverage import edge_cover, edges_of, passes, path_cover, typical
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.nodes import nodes_for
+from s2r_torch.families.check.payoff import READINGS, SIMULATORS, near_states
 from s2r_torch.families.contract import Family, KnowsGraph
 from s2r_torch.learning.estimator import PILOTS
 from s2r_torch.planner.budget import Budget
@@ -285,8 +286,15 @@ class _Counting:
         """What `families/check` does, roughly, as if all of it were on the simulators that it looks at closely."""
         H, A, xi = self.graph.horizon, self.graph.num_actions, self.graph.num_states
         lists = A**H if H * math.log(A) <= math.log(2048) else 2048 + xi * A
-        payoff = self._readings(torch.where(torch.arange(xi) % max(1, xi // 16) == 0, 100, 0)) * (400 // CHECKED)
+        told = torch.zeros(xi, dtype=torch.int64).index_fill(0, near_states(self.graph), READINGS)
+        payoff = self._readings(told) * (SIMULATORS // CHECKED)
         theta = self.family.prior(1, torch.Generator().manual_seed(0)).shape[1]
-        fixed = CHECK // CHECKED + lists + 400 * (min(A, 4) + 4) + 256 * (1 + theta) + 3000 * self.known
+        fixed = CHECK // CHECKED + lists + 400 * (min(A, 4) + 4) + 256 * (1 + theta)
         explored = Cost(0, 0) if self.known else self._visits(250) + self._readings(100)
-        return self._whole(fixed) + self._visits(250) + payoff + explored
+        return self._whole(fixed) + self._readings(250) + self._other_ways(250) + payoff + explored
+
+    def _other_ways(self, n: int) -> Cost:
+        """n episodes along sequences that walk every edge which is on no state's own path."""
+        own = {(self.graph.end(path[:-1]), path[-1]) for path in self.graph.paths if path}
+        ways = edge_cover(self.graph, set(edges_of(self.graph)) - own)
+        return Cost(len(ways), sum(map(len, ways))) * n

@@ -127,7 +127,7 @@ def _optimum(probe: Probe, theta: Tensor, listed: Tensor) -> float | None:
 
 def statistics(probe: Probe, graph: StateGraph, theta: Tensor) -> Tensor:
     """Statistics [B, p] of the readings at some states: quantiles, standard deviations, covariances."""
-    states = _near_states(graph)
+    states = near_states(graph)
     needs = torch.zeros(graph.num_states, dtype=torch.int64).index_fill(0, states, READINGS)
     drawn, found = readings(probe.simulators(theta), graph, needs, probe.seed.child("statistics")), []
     for s in states.tolist():
@@ -139,7 +139,7 @@ def statistics(probe: Probe, graph: StateGraph, theta: Tensor) -> Tensor:
     return torch.cat(found, 1)
 
 
-def _near_states(graph: StateGraph) -> Tensor:
+def near_states(graph: StateGraph) -> Tensor:
     """At most MOST_STATES states that few episodes pass: they lie along the first sequences of the path cover."""
     passed: dict[int, None] = {}
     for path in path_cover(graph):
