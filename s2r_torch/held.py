@@ -14,8 +14,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from types import CodeType, FunctionType, ModuleType
 
 import numpy as np
@@ -39,27 +41,42 @@ def attributes(module: nn.Module) -> dict[str, object]:
 
 
 def outside(module: nn.Module) -> dict[str, object]:
-    """Copies of what a module's own functions can reach outside of it: globals that they name, cells of closures,
-    default arguments, and attributes of its classes. Functions that they name are followed, but not those of libraries.
+    """Copies of what a module's own functions can reach outside of it.
+
+    That is globals that they name, cells of closures, default arguments, attributes of classes, and environment
+    variables. Functions, classes and modules that they name are followed, but not those of libraries.
     """
-    found: dict[str, object] = {}
-    waiting: list[object] = []
+    found: dict[str, object] = {"os.environ": dict(os.environ)}
+    waiting: list[tuple[str, object]] = []
     for part in module.modules():
         hooks = [hook for key, table in vars(part).items() if key.endswith("_hooks") for hook in dict(table).values()]
-        waiting += [value for value in (*vars(part).values(), *hooks) if isinstance(value, FunctionType)]
-        for kind in type(part).__mro__:
-            if not _ours(kind.__module__):
-                waiting += [getattr(value, "__func__", value) for value in vars(kind).values()]
-                found |= {f"{kind.__name__}.{key}": v for key, v in vars(kind).items() if _data(v) and key[:2] != "__"}
+        waiting += [
+            ("", value) for value in (*vars(part).values(), *hooks) if isinstance(value, FunctionType | partial)
+        ]
+        waiting += [(kind.__name__, kind) for kind in type(part).__mro__]
     seen: set[int] = set()
     while waiting:
-        thing = waiting.pop()
-        if isinstance(thing, FunctionType) and id(thing) not in seen and not _ours(thing.__module__ or ""):
-            seen.add(id(thing))
-            named = dict(_named(thing))
-            waiting += named.values()
-            found |= {name: value for name, value in named.items() if _data(value)}
+        name, thing = waiting.pop()
+        if id(thing) in seen or not isinstance(thing, FunctionType | partial | type):
+            continue
+        seen.add(id(thing))
+        named = list(_below(name, thing))
+        waiting += named
+        found |= {name: value for name, value in named if _data(value)}
     return {name: _copied(value, DEEPEST) for name, value in found.items()}
+
+
+def _below(name: str, thing: FunctionType | partial | type) -> Iterator[tuple[str, object]]:
+    """What a function, a partial or a class of the user's holds or names, by name."""
+    if isinstance(thing, partial):
+        yield name, thing.func
+        yield from ((f"{name or 'partial'}, argument {k + 1}", value) for k, value in enumerate(thing.args))
+        yield from ((f"{name or 'partial'}, {key}", value) for key, value in thing.keywords.items())
+    elif isinstance(thing, FunctionType) and not _ours(thing.__module__ or ""):
+        yield from _named(thing)
+    elif isinstance(thing, type) and not _ours(thing.__module__):
+        own = ((key, getattr(value, "__func__", value)) for key, value in vars(thing).items())
+        yield from ((f"{name}.{key}", v) for key, v in own if key[:2] != "__" or isinstance(v, FunctionType))
 
 
 def _ours(module: str) -> bool:
@@ -75,14 +92,18 @@ def _data(value: object) -> bool:
 def _users(value: object) -> bool:
     """Whether a value is an object of a class of the user's."""
     other = isinstance(value, type | ModuleType | FunctionType | nn.Module)
-    return not other and hasattr(value, "__dict__") and not _ours(type(value).__module__)
+    kept = hasattr(value, "__dict__") or hasattr(type(value), "__slots__")
+    return not other and kept and not _ours(type(value).__module__)
 
 
 def _named(function: FunctionType) -> Iterator[tuple[str, object]]:
     """What a function can reach beside its arguments, by name."""
-    for name in sorted(_names(function.__code__)):
-        if name in function.__globals__:
-            yield name, function.__globals__[name]
+    names = sorted(_names(function.__code__))
+    for name in names:
+        value = function.__globals__.get(name)
+        yield name, value
+        if isinstance(value, ModuleType) and not _ours(value.__name__):
+            yield from ((f"{name}.{key}", vars(value)[key]) for key in names if key in vars(value))
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield name, cell.cell_contents
@@ -122,7 +143,13 @@ def _copied(value: object, depth: int) -> object:
         return repr(value)
     if isinstance(value, set):
         return set(value)
-    return _copied(dict(vars(value)), depth - 1) if depth and _users(value) else value
+    return _copied(_attributes(value), depth - 1) if depth and _users(value) else value
+
+
+def _attributes(value: object) -> dict[str, object]:
+    """Those of an object of a class of the user's, in slots or not."""
+    slots = [key for kind in type(value).__mro__ for key in vars(kind).get("__slots__", ())]
+    return {**{key: getattr(value, key, None) for key in slots}, **getattr(value, "__dict__", {})}
 
 
 def _same(a: object, b: object) -> bool:

@@ -22,11 +22,13 @@ class Registry(Mapping[str, Any]):
 
     Args:
         kind: what the names stand for, in messages: "network".
+        base: the name of the class that all of them derive from, if they do.
+        parts: what all of them have.
         ours: name -> "module:attribute" of those that ship; imported when first looked up.
     """
 
-    def __init__(self, kind: str, ours: Mapping[str, str]):
-        self.kind = kind
+    def __init__(self, kind: str, ours: Mapping[str, str], base: str = "", parts: tuple[str, ...] = ()):
+        self.kind, self.base, self.parts = kind, base, parts
         self._ours = dict(ours)
         self._known: dict[str, Any] = {}
 
@@ -37,7 +39,17 @@ class Registry(Mapping[str, Any]):
             SettingError: something else has that name.
         """
 
+        if not isinstance(name, str) or not name.strip():
+            raise SettingError(
+                expected=f"the name of a {self.kind}: @register_...('name') above its class",
+                got=printable(repr(name), 80),
+                cause="a decorator without its name in brackets",
+            )
+
         def add(cls: Any) -> Any:
+            if self.base and self.base not in {kind.__name__ for kind in getattr(cls, "__mro__", ())}:
+                expected = f"a {self.kind} {name!r} that is a class derived from {self.base}"
+                raise SettingError(expected=expected, got=printable(repr(cls), 80), cause="another base class")
             place = f"{cls.__module__}:{cls.__qualname__}"
             taken = self._ours.get(name, place)
             if name in self._known:
@@ -47,6 +59,13 @@ class Registry(Mapping[str, Any]):
                     expected=f"a name that no other {self.kind} has",
                     got=f"{name!r} for {cls.__qualname__}, which is {taken}",
                     cause="a plugin that would replace one that files rely on",
+                )
+            missing = [part for part in self.parts if not hasattr(cls, part)]
+            if missing:
+                raise SettingError(
+                    expected=f"{', '.join(self.parts)} of {self.kind} {name!r}",
+                    got=f"{printable(repr(cls), 80)} without {', '.join(missing)}",
+                    cause="another contract, or a function in place of a class",
                 )
             cls.name = name
             self._known[name] = cls
@@ -117,6 +136,8 @@ def import_plugins(modules: Iterable[str]) -> None:
     Raises:
         SettingError: a module cannot be imported, whatever it raises.
     """
+    if isinstance(modules, str):
+        raise SettingError(expected="a list of modules", got=repr(modules), cause=f"[{modules!r}] was meant")
     for name in modules:
         search_working_folder()
         try:

@@ -232,5 +232,6 @@ COMPARATORS = Registry(
         "cutler2015": "s2r_torch.comparators.repair:Cutler2015",
         "jiang2018": "s2r_torch.comparators.repair:Jiang2018",
     },
+    parts=("label", "access", "fit"),
 )
 register_comparator = COMPARATORS.register

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from numbers import Integral
 
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, UnlabelledWorld, after, spelt
+from s2r_torch.base import Path, ProblemSpec, UnlabelledWorld, after, spelt
 from s2r_torch.coverage import passages, passes
 from s2r_torch.defaults import plain_torch
 from s2r_torch.deployment.collection import Collection, Collector, missing_episodes
@@ -29,10 +30,18 @@ from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.deployment.stopping import Stopping, look
 from s2r_torch.episodes import Ledger
 from s2r_torch.errors import ObservationError, RecordingError, SettingError, UnlikeSimulatorsError
+from s2r_torch.given import refuse_kind, require_having, taking
 
 LEAST_SHARE = 0.25  # of n_real: half of it is missing in every state, and the noise of D_real doubles
 
 
+@taking(
+    meta_policy=MetaPolicy,
+    recording=(Recording, type(None)),
+    stopping=(Stopping, type(None)),
+    refuse=bool,
+    time_limit=(int, float, type(None)),
+)
 def deploy(
     meta_policy: MetaPolicy,
     world: UnlabelledWorld,
@@ -82,6 +91,14 @@ def deploy(
         return _condition(meta_policy, collector.until, False, stopping, refuse, edges)
 
 
+@taking(
+    meta_policy=MetaPolicy,
+    recording=Recording,
+    minimum=(Integral, type(None)),
+    stopping=(Stopping, type(None)),
+    refuse=bool,
+    every_reading=bool,
+)
 @plain_torch()
 def deploy_recorded(
     meta_policy: MetaPolicy,
@@ -116,10 +133,13 @@ def deploy_recorded(
     n_real = meta_policy.n_real
     if minimum is not None and minimum < 2:
         raise SettingError(expected="minimum >= 2 readings", got=str(minimum), cause="no density of a single reading")
+    if minimum is not None and minimum > n_real and not every_reading:
+        cause = "more than are used: every_reading=True uses all"
+        raise SettingError(expected=f"minimum <= {n_real}, the policy's n_real", got=str(minimum), cause=cause)
     least = max(2, math.ceil(LEAST_SHARE * n_real)) if minimum is None else minimum
 
     def until(n: int) -> Recording:
-        require_readings(meta_policy, recording, n if stopping else min(least, n))
+        require_readings(meta_policy, recording, n if stopping else least if every_reading else min(least, n))
         return recording
 
     return _condition(meta_policy, until, every_reading, stopping, refuse, EdgeChecker(check))
@@ -155,6 +175,10 @@ def _late_actions(recording: Recording, cover: tuple[Path, ...]) -> str:
 
 def require_same_problem(meta_policy: MetaPolicy, world: UnlabelledWorld) -> None:
     """Raises SettingError unless the world has the actions, horizon and sensors that the policy was made for."""
+    require_having("world", world, ("reset", "step", "spec"), "a world, with spec, reset(n) and step(actions)")
+    if not isinstance(world.spec, ProblemSpec):
+        cause = "an environment: EnvWorld(env, policy.spec) of s2r_torch.families.gym.world makes a world of it"
+        refuse_kind("world.spec", world.spec, "ProblemSpec", cause)
     for name in ("num_actions", "horizon", "obs_dim", "obs_names"):
         ours, theirs = getattr(meta_policy.spec, name), getattr(world.spec, name)
         if ours != theirs:

@@ -32,9 +32,9 @@ from torch import Tensor, nn
 from s2r_torch.defaults import plain_torch
 from s2r_torch.deployment.policy import Policy
 from s2r_torch.errors import SettingError
-from s2r_torch.files.whole import replacing, write_bytes
+from s2r_torch.files.whole import replacing, require_ours, write_bytes
+from s2r_torch.given import FILE, taking
 from s2r_torch.predictors.ensemble import greedy_actions
-from s2r_torch.text import printable
 
 ENDINGS = {".pt2": b"PK", ".onnx": b"\x08"}  # and what such files begin with
 ROWS = 8  # observations in the example that is traced; any number works afterwards
@@ -63,6 +63,7 @@ class Program(nn.Module):
 
 
 @plain_torch()
+@taking(policy=Policy, path=FILE)
 def export_policy(policy: Policy, path: Path | str) -> None:
     """Writes the policy of one world; the file's ending says how.
 
@@ -89,16 +90,8 @@ def export_policy(policy: Policy, path: Path | str) -> None:
 
 def check_ending(path: Path | str) -> None:
     """Raises SettingError unless policies can be exported to a file with this ending, and no file of others is lost."""
-    file, ending = Path(path), Path(path).suffix
-    if ending in ENDINGS and file.is_file():
-        with file.open("rb") as stream:
-            start = stream.read(len(ENDINGS[ending]))
-        if start and start != ENDINGS[ending]:
-            raise SettingError(
-                expected=f"no file {printable(path)}, or an exported policy to replace",
-                got="a file of something else",
-                cause="a file of yours that an export would write over",
-            )
+    ending = Path(path).suffix
+    require_ours(path, lambda start: start.startswith(ENDINGS.get(ending, b"")), "an exported policy")
     if ending not in ENDINGS:
         raise SettingError(
             expected=f"a file that ends in {' or '.join(ENDINGS)}", got=str(path), cause="another kind of file"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,6 +21,7 @@ from s2r_torch.deployment.likeness import Reference
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.encoders.encoding import Encoding
 from s2r_torch.errors import ObservationError, SettingError
+from s2r_torch.given import refuse_kind
 from s2r_torch.predictors.acting import Actor, actor
 from s2r_torch.predictors.ensemble import Ensemble, greedy_actions
 from s2r_torch.problem import Problem
@@ -90,6 +91,8 @@ class MetaPolicy:
             D_hat: `[xi, G]`, or `[B, xi, G]` of B worlds.
             readings: `[xi]` how many each state's density was estimated from; None for as many as Deploy takes.
         """
+        if not isinstance(D_hat, Tensor):
+            refuse_kind("D_hat", D_hat, "Tensor")
         many = typical(self.readings if readings is None else readings)
         one = D_hat.ndim == 2
         expected = (self.problem.graph.num_states, self.problem.grid.num_points)
@@ -128,9 +131,20 @@ class MetaPolicy:
         """
         if isinstance(observations, Recording):
             observations = observations.samples(self.problem.graph, self.readings)
+        if isinstance(observations, str | Mapping) or not all(isinstance(x, Tensor) for x in observations):
+            odd = next((x for x in observations if not isinstance(x, Tensor)), observations)
+            raise ObservationError(
+                expected="observations in a list, one torch.Tensor [n, d] per state in the graph's order",
+                got=f"{type(observations).__name__} of {type(odd).__name__}",
+                cause="an array, or states by name: [torch.as_tensor(x) for x in ...]",
+            )
         if self.encoding:
             observations = [self.encoding(x) for x in observations]
-        readings = torch.tensor([x.shape[-2] for x in observations])
+        readings = torch.tensor([x.shape[-2] if x.ndim > 1 else 0 for x in observations])
+        if (readings == 1).any():
+            short = after(self.problem.graph.paths[int((readings == 1).nonzero()[0])])
+            cause = "no density of a single reading"
+            raise ObservationError(expected="at least 2 readings of every state", got=f"1 {short}", cause=cause)
         return self.condition(self.densities(observations, worlds), readings)
 
     @plain_torch()

@@ -32,6 +32,8 @@ from s2r_torch.deployment.signature import sign, verify
 from s2r_torch.encoders.encoding import Encoding, rebuilt
 from s2r_torch.errors import CheckpointError, S2RError
 from s2r_torch.files import tensors as tensor_files
+from s2r_torch.files.whole import require_ours
+from s2r_torch.given import FILE, taking
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.registry import group_class
 from s2r_torch.problem import Problem
@@ -49,6 +51,7 @@ def versions() -> dict[str, str]:
 # -- saving -----------------------------------------------------------------------------------------------------------
 
 
+@taking(path=FILE, meta_policy=MetaPolicy, sign_with=(*FILE, type(None)))
 @plain_torch()
 def save_policy(
     path: Path | str,
@@ -62,7 +65,7 @@ def save_policy(
     """Writes a policy file, atomically, once it is known that it will load.
 
     Args:
-        path: where; an existing file is replaced only when the new one is complete.
+        path: where; an existing policy is replaced only when the new one is complete, another file never.
         meta_policy: what to save, all survivors included.
         family: `{"name", "parameters"}` of the family it was trained on.
         certificate: what was promised of it.
@@ -73,6 +76,7 @@ def save_policy(
         CheckpointError: numbers that are not finite, named with their members; or something that no file may hold.
     """
     path, tensors = Path(path), _tensors(meta_policy)
+    require_ours(path, lambda start: start[8:9] == b"{", "a safetensors file")
     require_finite(tensors, meta_policy.ensemble)
     data = tensor_files.encoded(tensors, _header(meta_policy, family, certificate, notes or {}), KIND)
     header, again = tensor_files.decoded(BytesIO(data), len(data), path, KIND)
@@ -181,6 +185,7 @@ def load_policy(path: Path | str, *, verify_with: Path | str | None = None) -> M
     return load_policy_file(path, verify_with=verify_with).policy
 
 
+@taking(path=FILE, verify_with=(*FILE, type(None)))
 def load_policy_file(path: Path | str, *, verify_with: Path | str | None = None) -> PolicyFile:
     """Reads a policy file, checks everything in it, and certifies its networks again.
 

@@ -16,5 +16,6 @@ ENCODERS = Registry(
         "pca": "s2r_torch.encoders.pca:PCA",
         "learned": "s2r_torch.encoders.learned:Learned",
     },
+    "Encoder",
 )
 register_encoder, encoder_class = ENCODERS.register, ENCODERS.named

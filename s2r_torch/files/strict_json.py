@@ -80,4 +80,7 @@ def _number(value: object) -> object:
     item = getattr(value, "item", None)
     if item is None:
         raise TypeError(f"{type(value).__name__}, which JSON does not have")
-    return item()
+    try:
+        return item()
+    except (RuntimeError, ValueError) as error:  # of several numbers
+        raise TypeError(f"{type(value).__name__} of several numbers, which JSON does not have") from error

@@ -21,7 +21,7 @@ import contextlib
 import glob
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -96,6 +96,26 @@ def replacing(path: Path | str) -> Iterator[Path]:
         finally:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
+
+
+def require_ours(path: Path | str, is_ours: Callable[[bytes], bool], kind: str) -> None:
+    """Raises FileError where a file is there that begins like another kind of file: it would be lost.
+
+    Args:
+        path: what is to be written.
+        is_ours: what the first 16 bytes of such a file tell.
+        kind: of file, in words.
+    """
+    file = real_path(path)
+    if file.is_file():
+        with file.open("rb") as stream:
+            start = stream.read(16)
+        if start and not is_ours(start):
+            raise FileError(
+                expected=f"no file {printable(path)}, or {kind} to replace",
+                got="a file of something else",
+                cause="a file of yours, which would be lost",
+            )
 
 
 def write_text(path: Path | str, text: str) -> None:

@@ -17,7 +17,7 @@ _SHIPPED = {
     "cones": "ConesNet",
     "blind": "BlindNet",
 }
-NETS = Registry("network", {k: f"s2r_torch.predictors.nets.architectures:{v}" for k, v in _SHIPPED.items()})
+NETS = Registry("network", {k: f"s2r_torch.predictors.nets.architectures:{v}" for k, v in _SHIPPED.items()}, "Net")
 register, net_class = NETS.register, NETS.named
 
 # What a policy file may hold: anything with `recipe()`, `tensors()` and `from_recipe(recipe, tensors, problem)`.

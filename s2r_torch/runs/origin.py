@@ -17,6 +17,7 @@ import torch
 import s2r_torch
 from s2r_torch.comparators.contract import COMPARATORS
 from s2r_torch.encoders import ENCODERS
+from s2r_torch.families import FAMILIES
 from s2r_torch.families.contract import Family
 from s2r_torch.predictors.registry import NETS
 from s2r_torch.runs.settings import RunSettings
@@ -29,7 +30,9 @@ def origin_of(settings: RunSettings, family: Family) -> dict[str, Any]:
     """Dotted names -> JSON values: `budget.n_dist`, `family.parameters`, `code`, `torch`, `threads`, ..."""
     chosen = [NETS[name] for name in settings.nets] + [COMPARATORS[name] for name in settings.comparators]
     chosen.append(ENCODERS[settings.encoder["name"]])
-    sources = {path for cls in [type(family), *chosen] for path in _source(cls) if PACKAGE not in path.parents}
+    parts = [part for held in (family, *vars(family).values()) for part in getattr(held, "__dict__", {}).values()]
+    functions = [part for part in parts if inspect.isfunction(part)]  # that a family was made from
+    sources = _sources([type(family), FAMILIES.get(family.name), *functions, *chosen])
     theirs = {f"code.{path.stem}": _digest([path]) for path in sources}
     chosen_by_user = {key: value for key, value in asdict(settings).items() if key != "workers"}  # which change no bit
     found = {
@@ -71,13 +74,20 @@ def _digest(paths: list[Path]) -> str:
     return found.hexdigest()
 
 
-def _source(cls: type) -> list[Path]:
-    """The file that a class is written in; none for one made in an interactive session."""
-    try:
-        file = inspect.getsourcefile(cls)
-    except TypeError:
-        return []
-    return [Path(file)] if file else []
+def _sources(things: list[Any]) -> list[Path]:
+    """The users' files that classes and functions are written in, and those beside them that these import."""
+    files: list[Path] = []
+    waiting = [inspect.getmodule(thing) for thing in things]
+    while waiting:
+        module = waiting.pop()
+        file = getattr(module, "__file__", None)
+        path = Path(file) if file else PACKAGE / "none"  # an interactive session has none
+        if path in files or PACKAGE in path.parents or "site-packages" in path.parts:
+            continue
+        files.append(path)
+        named = [v if inspect.ismodule(v) else inspect.getmodule(v) for v in list(vars(module).values())]
+        waiting += [other for other in named if path.parent in Path(getattr(other, "__file__", None) or "/").parents]
+    return sorted(files)
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -25,6 +25,7 @@ from s2r_torch.families.contract import Family
 from s2r_torch.families.draws import Draws
 from s2r_torch.families.recipe import require_travel
 from s2r_torch.files.whole import fixed_path
+from s2r_torch.given import FILE, require_having, taking
 from s2r_torch.planner.looking import NOTE
 from s2r_torch.progress import Progress, Recorded, Row, Silent
 from s2r_torch.rng import Seed
@@ -109,6 +110,7 @@ class Results:
         return sum(stage.cpu_seconds for stage in self.finished.values())
 
 
+@taking(settings=RunSettings, folder=(*FILE, type(None)))
 @plain_torch()
 def execute(
     settings: RunSettings,
@@ -130,6 +132,7 @@ def execute(
         FolderError: the folder is of another configuration or version, in use, or cannot be written to.
         SettingError: the family cannot travel to workers.
     """
+    require_having("family", family, ("name", "prior", "simulators", "world"), "a family")
     known_class(settings, family)  # these refuse what cannot be, before anything is drawn
     require_exact_values(settings, family)
     require_travel(family, workers)

@@ -12,7 +12,7 @@ from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
 from s2r_torch.deployment.export import Program, export_policy, traced
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.errors import SettingError
+from s2r_torch.errors import FileError, SettingError
 from s2r_torch.families import make_family
 from s2r_torch.families.mixture.predictors import MixturePredictors
 from s2r_torch.predictors.ensemble import Ensemble
@@ -122,7 +122,7 @@ def test_what_cannot_be_exported(tmp_path):
         export_policy(conditioned(), tmp_path / "policy.pt")
     for ending in ("pt2", "onnx") if ONNX else ("pt2",):
         (tmp_path / f"mine.{ending}").write_text("my notes")
-        with pytest.raises(SettingError, match="an exported policy to replace; got a file of something else"):
+        with pytest.raises(FileError, match="an exported policy to replace; got a file of something else"):
             export_policy(conditioned(), tmp_path / f"mine.{ending}")
         assert (tmp_path / f"mine.{ending}").read_text() == "my notes"
     meta = policy_of()

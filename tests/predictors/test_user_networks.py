@@ -1,11 +1,13 @@
 """Users' networks: five lines in a module of their own, with a certificate by construction or marked as having none."""
 
 import itertools
+import os
 import random
 import re
 import sys
 import textwrap
 import time
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from support import attacks
 from support.attacks import attack, bumps, densities, make_net, problem, readings
 from torch import nn
 
@@ -52,6 +55,7 @@ def documented_plugin() -> str:
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch):
     monkeypatch.setattr(registry.NETS, "_known", dict(registry.NETS._known))
+    monkeypatch.setenv("CALLS", "0")
 
 
 @pytest.fixture
@@ -425,6 +429,14 @@ REFUSED = {
     "counter of an iterator": (lambda i, o: Inner(i, o, _iterated), "a forward that changes nothing .*: TICKS"),
     "counter of an object": (lambda i, o: Inner(i, o, _of_object), "a forward that changes nothing .*: STATE"),
     "memory in a default": (lambda i, o: Inner(i, o, _default), "a forward that changes nothing .*: default 1 of"),
+    "counter in a partial": (lambda i, o: Inner(i, o, partial(_counted, [0])), "a forward that changes nothing"),
+    "counter in slots": (lambda i, o: Inner(i, o, _slotted), "a forward that changes nothing .*: SLOTTED"),
+    "counter of another module": (lambda i, o: Inner(i, o, _elsewhere), r"changes nothing .*: attacks\.CALLS"),
+    "counter of the environment": (lambda i, o: Inner(i, o, _environment), r"changes nothing .*: os\.environ"),
+    "counter outside in training": (
+        lambda i, o: Inner(i, o, lambda q, on: _outside(q, on) if on else q),
+        "a forward that changes nothing .*: CALLS",
+    ),
     "along rows": (lambda i, o: Along(i, o), "values row by row .*; got others for a row alone"),
     "large batches": (
         lambda i, o: Inner(i, o, lambda q, _: q - q.mean(0) * (len(q) > 64)),
@@ -478,6 +490,36 @@ def _enclosed():
         return q * (1 if n < 10**6 else -1)
 
     return count
+
+
+class Slotted:
+    __slots__ = ("calls",)
+
+
+SLOTTED = Slotted()
+SLOTTED.calls = 0
+attacks.CALLS = 0
+
+
+def _slotted(q, _):
+    SLOTTED.calls += 1
+    return q * (1 if SLOTTED.calls < 10**6 else -1)
+
+
+def _elsewhere(q, _):
+    attacks.CALLS += 1
+    return q * (1 if attacks.CALLS < 10**6 else -1)
+
+
+def _counted(calls, q, _):
+    calls[0] += 1
+    return q * (1 if calls[0] < 10**6 else -1)
+
+
+def _environment(q, _):
+    calls = int(os.environ.get("CALLS", "0")) + 1
+    os.environ["CALLS"] = str(calls)
+    return q * (1 if calls < 10**6 else -1)
 
 
 class OfClass(nn.Linear):

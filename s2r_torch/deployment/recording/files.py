@@ -28,6 +28,7 @@ from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.deployment.recording.tables import Table, read_table, write_table
 from s2r_torch.errors import RecordingError
 from s2r_torch.files.whole import real_path
+from s2r_torch.given import FILE, taking
 from s2r_torch.text import printable
 
 KEYS = ("episode", "step", "action")
@@ -36,6 +37,7 @@ NONE = (-1, 255, 65535, -128, -32768, -999, -9999)  # what stands for no number 
 MANY = 22  # sensors; files that can hold arrays get one column of them where there are more
 
 
+@taking(path=FILE, spec=ProblemSpec)
 def read_recording(
     path: Path | str, spec: ProblemSpec, *, short_episodes: bool = False, empty: bool = False
 ) -> Recording:

@@ -1,4 +1,9 @@
-"""Tables in Parquet files. Ours have a checksum per page, so that no flipped bit is another reading."""
+"""Tables in Parquet files. Ours have a checksum per page, so that no flipped bit is another reading.
+
+Files of other programs have none, as a rule: `pyarrow.parquet.write_table(..., write_page_checksum=True)` writes them,
+and they are compared here. Without them, a flipped bit of a number is another reading, unnoticed. The least and largest
+value of a column, which files state, would tell some of them; but pyarrow 26 ends the process where these are damaged.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,9 @@ from s2r_torch.families.check.rewards import check_rewards
 from s2r_torch.families.check.truth import check_states, check_truth
 from s2r_torch.families.check.worlds import check_world
 from s2r_torch.families.contract import Family, users
+from s2r_torch.given import require_having
 from s2r_torch.rng import Seed, kept_globals
+from s2r_torch.text import printable
 
 __all__ = ["LEVELS", "NOTE", "OK", "REFUSED", "Finding", "Report", "check_family"]
 
@@ -86,6 +88,11 @@ def check_family(
     Cost:
         About 10^5 to 10^6 simulator episodes, 1 to 10 seconds for the families that ship.
     """
+    require_having("family", family, ("prior", "simulators", "world"), "a family")
+    unknown = sorted({*(only or ())} - {name for name, _ in (*FIRST, *CHECKS)})
+    if unknown:
+        known = ", ".join(name for name, _ in CHECKS)
+        raise SettingError(expected=f"names of checks: {known}", got=printable(unknown), cause="a typo")
     probe = Probe(family, Seed.root(seed).child("check"), explore)
     findings: list[Finding] = []
     said: set[str] = set()

@@ -182,11 +182,15 @@ class _Examined:
         if not _close(self._called(module, rows), q):
             self.refuse("the same values for the same rows", "others", "randomness that `eval()` does not switch off")
         self._require_kept(module, held)
+        self._require_alone(module, around)
+        return q
+
+    def _require_alone(self, module: nn.Module, around: dict[str, object]) -> None:
+        """Refuses what calls leave behind outside of the module."""
         moved = changed(around, outside(module))
         if moved:
             cause = "a counter or a memory outside of it, which no file holds: make it a buffer that stays as it is"
             self.refuse("a forward that changes nothing", f"others after a call: {', '.join(moved[:4])}", cause)
-        return q
 
     @torch.no_grad()
     def require_rows(self, rows: Tensor, q: Tensor) -> None:
@@ -238,7 +242,7 @@ class _Examined:
             self.refuse("parameters of real numbers", f"others in {', '.join(odd[:4])}", "make constants buffers")
         constants = {name: buffer.detach().clone() for name, buffer in first.named_buffers()}
         written = {name: (id(buffer), buffer._version) for name, buffer in first.named_buffers()}
-        held = attributes(first)
+        held, around = attributes(first), outside(first)
         self._require_gradients(self._values(first.train(), rows), trained)
         anew = [name for name, buffer in first.named_buffers() if written[name] != (id(buffer), buffer._version)]
         if anew:
@@ -249,6 +253,7 @@ class _Examined:
                 "batch statistics or power iterations (BatchNorm, spectral_norm): simulators would see each other",
             )
         self._require_kept(first, held)
+        self._require_alone(first, around)
         for other in others:
             if {k: v.shape for k, v in other.named_parameters()} != {k: v.shape for k, v in first.named_parameters()}:
                 self.refuse(

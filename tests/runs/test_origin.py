@@ -1,0 +1,59 @@
+"""What a run is a function of: users' own files, and those beside them that these import."""
+
+import importlib
+import sys
+
+import pytest
+from support.smoke import small_settings
+
+from s2r_torch.families import FAMILIES, make_family
+from s2r_torch.runs.origin import differences, origin_of
+
+FAMILY = """
+import rail_parts
+from s2r_torch.families import register_family
+from s2r_torch.families.function import FunctionFamily
+from s2r_torch.families.sensors import AffineSensor, uniform_prior
+
+
+def step(theta, place, action):
+    return rail_parts.moved(place, action), theta.w if place == 1 else 0.0
+
+
+@register_family("rail_of_test")
+def rail():
+    return FunctionFamily(
+        name="rail_of_test", step=step, start=0, num_actions=2, horizon=2, theta_names=("w",),
+        prior=uniform_prior((0.0, 1.0)), sensor=AffineSensor(("x",), width=0.3),
+    )
+"""
+PARTS = """
+def moved(place, action):
+    return place + 2 * action - 1
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "rail_of_test.py").write_text(FAMILY)
+    (tmp_path / "rail_parts.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(FAMILIES, "_known", dict(FAMILIES._known))
+    importlib.import_module("rail_of_test")
+    yield tmp_path
+    for name in ("rail_of_test", "rail_parts"):
+        sys.modules.pop(name)
+
+
+@pytest.mark.parametrize("registered", [True, False])
+@pytest.mark.parametrize("file", ["rail_of_test", "rail_parts"])
+def test_an_edited_file_of_the_user_is_another_run(folder, file, registered):
+    settings, family = small_settings(), make_family("rail_of_test")
+    if not registered:
+        FAMILIES._known.pop("rail_of_test")
+    before = origin_of(settings, family)
+    assert differences(before, origin_of(settings, family)) == []
+    path = folder / f"{file}.py"
+    path.write_text(path.read_text().replace("place == 1", "place == -1").replace("2 * action", "3 * action"))
+    (changed,) = differences(before, origin_of(settings, family))
+    assert changed.startswith(f"code.{file} (")
