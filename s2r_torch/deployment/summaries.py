@@ -44,7 +44,7 @@ def summaries(D: Tensor, grid: DensityGrid) -> Tensor:
         return torch.cat([mass, mean, variance.log() / 2, height.log(), correlation, waves], -1)
 
     rows = D.reshape(-1, D.shape[-1]).split(max(1, AT_ONCE // D.shape[-1]))
-    return torch.cat([of(some) for some in rows]).reshape(*D.shape[:-1], -1)
+    return torch.cat([of(some) for some in rows]).reshape(*D.shape[:-1], number_of_summaries(d))
 
 
 def named_summaries(names: Sequence[str]) -> list[str]:

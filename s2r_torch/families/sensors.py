@@ -207,6 +207,10 @@ def uniform_prior(*ranges: tuple[float, float]) -> Callable[[int, torch.Generato
     >>> uniform_prior((0, 1), (-3, 3))(5, torch.Generator().manual_seed(0)).shape
     torch.Size([5, 2])
     """
+    pairs = all(isinstance(edges, tuple | list) and len(edges) == 2 for edges in ranges)
+    if not (pairs and all(math.isfinite(low) and math.isfinite(high) and low <= high for low, high in ranges)):
+        cause = "edges the other way round, or numbers that are no pairs"
+        raise SettingError(expected="ranges (low, high), finite, low <= high", got=str(ranges), cause=cause)
     low, high = torch.tensor(ranges, dtype=torch.float64).unbind(-1)
 
     def draw(n: int, generator: torch.Generator) -> Tensor:

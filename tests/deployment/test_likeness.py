@@ -54,6 +54,12 @@ def test_summaries_of_a_normal_density():
     assert len(names) == len(expected) and len(found) == len(expected) + 5  # waves of degree 1 and 2
 
 
+def test_there_may_be_nothing_to_summarise():
+    """A graph in which no state is passed twice, such as one of a single step."""
+    grid = DensityGrid.uniform((0.0,), (1.0,), 9)
+    assert summaries(torch.zeros(4, 0, 9), grid).shape == (4, 0, summaries(torch.ones(1, 9), grid).shape[-1])
+
+
 def test_summaries_do_not_cancel_far_from_zero():
     """The same densities 4.5 million units away."""
     near = DensityGrid.uniform((-0.6, -0.6), (2.6, 2.6), 24)

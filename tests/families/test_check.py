@@ -14,6 +14,7 @@ from s2r_torch.encoders.regression import Regression
 from s2r_torch.errors import S2RError, SettingError, SimulatorError
 from s2r_torch.families import make_family
 from s2r_torch.families.check import LEVELS, NOTE, OK, REFUSED, Finding, Report, check_family
+from s2r_torch.families.check.contract import PAIRS, rows_together
 from s2r_torch.families.check.overlap import overlaps
 from s2r_torch.families.gym.family import GymFamily
 from s2r_torch.families.sensors import AffineSensor, uniform_prior
@@ -268,6 +269,21 @@ FAMILIES = {
     "two states alike": ({"blind_at": 1}, "states can be told apart", "same readings"),
     "far from 0": ({"place": 4.5e8}, "distance of readings from 0", "float32"),
 }
+
+
+def test_rows_with_ties_are_no_dependence():
+    """A number that is fixed, one of two values, and one that is drawn."""
+    g = torch.Generator().manual_seed(0)
+    u = torch.rand(PAIRS, 2, 2, generator=g, dtype=torch.float64)
+    assert rows_together(torch.stack([0 * u[..., 0], (u[..., 0] > 0.7).double(), u[..., 1]], -1)) == ""
+
+
+@pytest.mark.parametrize(
+    "ranges", [((0.2, -0.2),), (0.0, 1.0), ((0.0, float("nan")),), ((0.0, 1.0, 2.0),), ((0.0, 1.0), (2.0,))]
+)
+def test_ranges_of_a_prior_are_pairs(ranges):
+    with pytest.raises(SettingError, match=r"ranges \(low, high\)"):
+        uniform_prior(*ranges)
 
 
 @pytest.mark.parametrize(("changes", "checked", "words"), FAMILIES.values(), ids=FAMILIES.keys())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+import scipy.stats
 import torch
 from torch import Tensor
 
@@ -129,7 +130,7 @@ def rows_together(pairs: Tensor) -> str:
     standard normal for independent rows of one law.
     """
     count = len(pairs)
-    ranks = pairs.flatten(0, 1).argsort(0).argsort(0).reshape(pairs.shape).double() / (2 * count - 1) - 0.5
+    ranks = torch.from_numpy(scipy.stats.rankdata(pairs.flatten(0, 1), axis=0)).reshape(pairs.shape) / (2 * count) - 0.5
     for what, values in (("", ranks), (" from the middle", ranks.abs())):
         first, second = values[:, 0] - values[:, 0].mean(0), values[:, 1] - values[:, 1].mean(0)
         apart = (values[:, 0] - values[:, 1]).mean(0) / (values[:, 0] - values[:, 1]).std(0).clamp(min=1e-12)
