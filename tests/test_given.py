@@ -44,6 +44,7 @@ CALLS = {
     "not conditioned": (lambda: export_policy(META, "a.pt2"), "policy: Policy; got MetaPolicy: .*condition_on"),
     "settings": (lambda: s2r_torch.execute({"name": "a"}, GRID), r"settings: RunSettings; got dict: .*RunSettings\("),
     "a name": (lambda: s2r_torch.execute(RunSettings(name="a"), "grid"), "family: a family; .*make_family"),
+    "no results": (lambda: s2r_torch.write_reports(None, "a"), "results: Results; got NoneType"),
     "a name to check": (lambda: s2r_torch.check_family("grid"), "family: a family; got str: 'grid'"),
     "no such check": (lambda: s2r_torch.check_family(GRID, only=["priro"]), r"names of checks: .*; got \['priro'\]"),
     "one plugin": (

@@ -7,6 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from s2r_torch.files.whole import write_bytes, write_text
+from s2r_torch.given import FILE, taking
 from s2r_torch.reports.console import write_metrics
 from s2r_torch.reports.exploration_figure import exploration_figure
 from s2r_torch.reports.learning_figure import learning_figure, surfaces
@@ -20,8 +21,10 @@ from s2r_torch.runs.origin import origin_of
 from s2r_torch.runs.run import Results
 
 
-def write_reports(results: Results, folder: Path) -> Summary:
+@taking(results=Results, folder=FILE)
+def write_reports(results: Results, folder: Path | str) -> Summary:
     """summary.json, metrics.csv, every picture, and report.html with all of it."""
+    folder = Path(folder)
     summary = Summary.of(results)
     write_json(folder / "summary.json", summary.to_json())
     write_metrics(folder / "metrics.csv", results.rows)
