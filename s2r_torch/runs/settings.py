@@ -50,7 +50,7 @@ class PredictorSettings(Settings):
     readings: Annotated[
         tuple[Annotated[int, Range(3)], ...],
         Where("in ascending order", lambda several: list(several) == sorted(set(several))),
-    ] = (5, 10, 30)
+    ] = (3, 10, 30)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
     known: Mapping[str, Any] = field(default_factory=dict)

@@ -9,13 +9,14 @@ from s2r_torch.coverage import passes, path_cover, typical
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.deployment.deploy import deploy
 from s2r_torch.episodes import Guard, Ledger
+from s2r_torch.errors import SettingError
 from s2r_torch.families import make_family
 from s2r_torch.progress import Silent
 from s2r_torch.rng import Seed
 from s2r_torch.runs import stages
 from s2r_torch.runs.budgets import BudgetSettings
 from s2r_torch.runs.context import Context
-from s2r_torch.runs.settings import PredictorSettings, RunSettings
+from s2r_torch.runs.settings import EvaluationSettings, PredictorSettings, RunSettings
 
 
 @pytest.mark.parametrize(("readings", "kept"), [((3, 10, 30), (3, 10)), ((), ()), ((50,), ())])
@@ -39,6 +40,13 @@ def test_levels_of_noise_below_that_of_n_dist(readings, kept, monkeypatch):
     assert [*data.levels] == [30, *(typical(n * along) for n in kept)]
     rough = [float(D.amax(-1).mean()) for _, D in sorted(data.levels.items(), reverse=True)]
     assert rough == sorted(rough) and all(D.shape == data.D.shape for D in data.levels.values())
+
+
+def test_by_default_f_is_trained_on_as_few_readings_as_a_curve_may_ask_for():
+    fewest = PredictorSettings().readings[0]
+    EvaluationSettings(readings=(fewest,))
+    with pytest.raises(SettingError, match="readings"):
+        EvaluationSettings(readings=(fewest - 1,))
 
 
 def test_a_rehearsal_takes_every_reading_that_deploy_takes(monkeypatch):
