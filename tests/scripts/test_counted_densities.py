@@ -1,6 +1,7 @@
 """Densities drawn as counts are the estimators' own, have the law of readings, and carry Theorems L and R through."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.kernels import make_kernel
 from s2r_torch.density.radius import bias_constant
 from s2r_torch.families import make_family
+from s2r_torch.planner.schedules import paper
 from s2r_torch.rng import Seed
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
@@ -75,6 +77,28 @@ def test_two_paths_to_one_state_are_two_with_few_readings():
     members, draws = bench.the_class(mixture, many.grid(mixture)), np.random.default_rng(0)
     assert counted.see(mixture, members, THETA, many, draws).merged
     assert not counted.see(mixture, members, THETA, counted.Look(60, 1, 100), draws).merged
+
+
+@pytest.mark.parametrize(("rule", "holds"), [("erratum", True), ("paper", False)])
+def test_claims_over_both_layers_on_densities_from_readings(rule, holds):
+    """theory.md 2.8, at the paper's phi, n_train and the least n_dist that the radius at nodes allows: 6e13."""
+    setting = bench.setting_of(MIXTURE, 64, 0.1)
+    plan = paper(setting)
+    densities = (plan.budget.num_simulators + 1) * setting.max_num_states * setting.num_actions
+    look = counted.cheapest_look(MIXTURE, plan.density_radius, densities, plan.delta_density)
+    members = bench.the_class(MIXTURE, look.grid(MIXTURE))
+    simulators = bench.Environments.draw(MIXTURE, members, 20, 0.0, Seed.root(0))
+    seen = counted.see(MIXTURE, members, simulators.theta, look, simulators.draws)
+    assert seen.merged and seen.error <= plan.density_radius < 1e-4
+    environments = replace(simulators, theta_hat=seen.theta_hat)
+    learner, within = bench.Learner(environments, plan.budget, rule), []
+    for step, state in MIXTURE.graph.backward():
+        learner.td_eliminate(state)
+        bounds = bench.claimed(setting, plan.budget.phi, step + 1)
+        within.append(
+            all(m <= b for m, b in zip(bench.claims(environments, learner.alive, state), bounds, strict=True))
+        )
+    assert bool(learner.alive[0]) and all(within) == holds
 
 
 @pytest.mark.slow
