@@ -46,7 +46,7 @@ def outside(module: nn.Module) -> dict[str, object]:
     That is globals that they name, cells of closures, default arguments, attributes of classes, and environment
     variables. Functions, classes and modules that they name are followed, but not those of libraries.
     """
-    found: dict[str, object] = {"os.environ": dict(os.environ)}
+    found: dict[str, object] = {}
     waiting: list[tuple[str, object]] = []
     for part in module.modules():
         hooks = [hook for key, table in vars(part).items() if key.endswith("_hooks") for hook in dict(table).values()]
@@ -80,7 +80,9 @@ def _below(name: str, thing: FunctionType | partial | type) -> Iterator[tuple[st
 
 
 def _ours(module: str) -> bool:
-    return module.partition(".")[0] in LIBRARIES
+    """Whether a module is of a library, shipped with Python or installed: what it keeps is its own affair."""
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return module.partition(".")[0] in LIBRARIES or "site-packages" in file or "dist-packages" in file
 
 
 def _data(value: object) -> bool:
@@ -99,6 +101,8 @@ def _users(value: object) -> bool:
 def _named(function: FunctionType) -> Iterator[tuple[str, object]]:
     """What a function can reach beside its arguments, by name."""
     names = sorted(_names(function.__code__))
+    if {"environ", "getenv", "putenv"} & {*names}:
+        yield "os.environ", dict(os.environ)
     for name in names:
         value = function.__globals__.get(name)
         yield name, value

@@ -240,3 +240,15 @@ def test_a_random_family_is_what_it_says(seed):
     assert bool(
         ((runs.x > torch.tensor(family.spec.low)) & (runs.x < torch.tensor(family.spec.high))).float().mean() > 0.99
     )
+
+
+def test_a_theta_that_pays_more_than_the_sampled_ones_names_the_scale():
+    family = rail(lambda t, s, a: (s, 50.0 * t.w), horizon=1, bernoulli_rewards=True)
+    theta = torch.tensor([[3.0, 0.0]], dtype=torch.float64)
+    with pytest.raises(RewardError, match="a scale taken from simulation, .*: give reward_scale=180"):
+        rollout(
+            Guard(family.simulators(theta, [0]), Ledger(), "test"),
+            lambda step, x: torch.zeros(1, 4, dtype=torch.int64),
+            4,
+            Seed.root(0),
+        )

@@ -1,5 +1,6 @@
 """Users' networks: five lines in a module of their own, with a certificate by construction or marked as having none."""
 
+import importlib
 import itertools
 import os
 import random
@@ -613,6 +614,17 @@ def test_what_is_like_any_other_module_once_it_is_seeded(tmp_path, module):
     assert torch.equal(*q)
     save_policy(tmp_path / "p.safetensors", policy_of(nets[0]))
     assert torch.equal(load_policy(tmp_path / "p.safetensors").condition(D).q(1, x), q[0])
+
+
+def test_what_an_installed_library_keeps_is_its_own_affair(tmp_path, monkeypatch):
+    """Such as einops, which remembers the kinds of tensors that it has seen."""
+    (tmp_path / "site-packages").mkdir()
+    text = "SEEN = {}\n\n\ndef scaled(q):\n    SEEN[len(SEEN)] = 1\n    return 2 * q\n"
+    (tmp_path / "site-packages" / "a_library.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+    scaled = importlib.import_module("a_library").scaled
+    make_net(free("installed", lambda i, o: Inner(i, o, lambda q, _: scaled(q))), problem("line"))
+    sys.modules.pop("a_library")
 
 
 def test_numbers_that_one_member_alone_keeps_for_itself_are_refused():

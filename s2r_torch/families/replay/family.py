@@ -187,6 +187,8 @@ class ReplayFamily:
                 got=f"{float(bad[0]):g}",
                 cause="the environment's own rewards are vectors: let the reward model not use them"
                 if vector
+                else f"a scale taken from simulation, where no theta paid as much: give reward_scale={1.2 * bad[0]:.3g}"
+                if "reward_scale" in self.proposed and bad[0] > 0
                 else "rewards are not scaled, or costs below 0 (shift or drop them; give a reward model)",
             )
         return following, mean
