@@ -126,6 +126,26 @@ def test_episodes_copied_but_for_the_last_digits_are_named(digits):
         found(changed(twice))
 
 
+def test_a_reading_that_is_kept_for_all_steps_is_no_copy_of_another_episode():
+    def kept(x):
+        x[:] = x[:, :1]
+
+    assert not [f for f in found_or_refused(changed(kept)) if "repeat an earlier one" in f]
+
+
+def found_or_refused(recording) -> list[str]:
+    try:
+        return [finding.text for finding in found(recording)]
+    except (ObservationError, RecordingError) as error:
+        return [str(error)]
+
+
+def test_a_few_readings_off_the_range_are_no_other_units():
+    x = np.random.default_rng(0).uniform(-3, 3, (200, 1))
+    x[::40, 0] = np.linspace(-3.1, -9, 5)
+    assert "other units: readings" not in off_range(x, 0, (-3.0,), (3.0,), ("angle",))
+
+
 def test_a_converter_of_ten_bits_has_few_digits_and_no_fault():
     assert not [f for f in found(changed(lambda x: x.mul_(256).round_().div_(256))) if "binary" in f.text]
 

@@ -16,6 +16,7 @@ UNITS = (1 / 0.3048, 10.0, 12.0, 1 / 0.0254, 180 / math.pi, 100.0, 1000.0, 1e6) 
 TURNS = ((2 * math.pi, "2 pi"), (360.0, "360"))
 MOST = 0.98  # of the readings that a cause must explain
 SPREAD = 0.2  # of the range: anything fits once it is divided by enough
+OTHER_UNITS = 0.2  # of the readings that are off, where all are in other units
 CLEARLY = 10  # readings before a change is worth a line of its own
 
 
@@ -45,9 +46,10 @@ def _cause(x: np.ndarray, j: int, low: Sequence[float], high: Sequence[float], n
     for turn, words in TURNS:
         if _fits(values - turn, low[j], high[j]) or _fits(values + turn, low[j], high[j]):
             return f"{spot}angles that are wrapped elsewhere: {words} too much or too little"
+    many = bool(spot) or off.mean() > OTHER_UNITS
     for words, scaled in (("large", lambda factor: values / factor), ("small", lambda factor: values * factor)):
         factors = [f"{factor:.4g}" for factor in UNITS if _fits(scaled(factor), low[j], high[j], SPREAD)]
-        if factors:
+        if factors and many:
             return f"{spot}other units: readings {' or '.join(factors[:2])} times as {words}"
     if float(np.median(values)) > high[j] and (values == np.round(values)).all():
         return f"{spot}raw counts of a converter, before they become units"

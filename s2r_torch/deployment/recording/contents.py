@@ -169,6 +169,7 @@ def near_copies(contents: Contents) -> list[tuple[int, int]]:
         radius = AGREE * np.diff(np.quantile(readings, (0.25, 0.75), axis=0), axis=0)[0]
         x[i, step] = readings / np.where(radius > 0, radius, FUZZ * np.ptp(readings, 0) + FUZZ)
         share[i, step] = [max(AGREE, _within_one(column)) for column in x[i, step].T]
+    share[:, 1:][contents.x[:, 1:] == contents.x[:, :-1]] = 1.0  # no number of its own
     length, actions = contents.recording.length.numpy(), contents.recording.actions.numpy()
     found: list[tuple[int, int]] = []
     for n in np.unique(length[length > 0]).tolist():

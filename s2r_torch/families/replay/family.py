@@ -185,7 +185,7 @@ class ReplayFamily:
             raise RewardError(
                 expected=f"mean rewards in [0, {top:g}]",
                 got=f"{float(bad[0]):g}",
-                cause="the environment's own rewards are vectors: let the reward model not use them"
+                cause="the environment's own rewards are vectors, or none: let the reward model not use them"
                 if vector
                 else f"a scale taken from simulation, where no theta paid as much: give reward_scale={1.2 * bad[0]:.3g}"
                 if "reward_scale" in self.proposed and bad[0] > 0
