@@ -173,7 +173,7 @@ def test_every_episode_is_counted(finished):
     judged = finished.learned.outcome.exploration
     visits, counts = len(finished.explored.exploration.visits) + len(judged.visits), finished.episodes
     assert counts["explore"] == 24 * 500 + visits * 4 * 250 + (24 + 4) * 3 * 100
-    assert counts["train"] == 24 * 6 * 16 // 2 + 24 * (5 + 10 + 30) * 3  # and of densities of few
+    assert counts["train"] == 24 * 6 * 16 // 2 + 24 * (3 + 10 + 30) * 3  # and of densities of few
     # decisions, densities, rollouts; and those of what is blind, and of the list beside it
     assert counts["calibrate"] == 4 * (6 * 50 // 2 + 3 * 100 + 2 + 2 * 50)
     assert counts["real"] == 2 * 300
