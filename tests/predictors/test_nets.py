@@ -5,7 +5,7 @@ import torch
 from support.attacks import PROBLEMS, attack, bumps, densities, make_net, names, problem, quotients, readings, slopes
 
 from s2r_torch.episodes import Transitions
-from s2r_torch.errors import LipschitzError, ObservationError, SettingError
+from s2r_torch.errors import CheckpointError, LipschitzError, ObservationError, SettingError
 from s2r_torch.predictors.nets import architectures, heads, lipschitz, steps
 from s2r_torch.predictors.nets.learned_embeddings import SetEmbedding
 from s2r_torch.predictors.nets.lipschitz import StackedLinear
@@ -72,6 +72,17 @@ def test_round_trips(name, where):
     torch.testing.assert_close(values(swapped, D, x), q[[2, 0]], atol=2e-6, rtol=0)
     assert torch.equal(swapped.lipschitz_bound(), net.lipschitz_bound()[[2, 0]])
     assert not any(p.requires_grad for p in swapped.parameters())
+
+
+def test_a_file_older_than_an_option_has_its_default():
+    net = make_net("lookup", problem(2))
+    recipe = net.recipe()
+    recipe["settings"].pop("profiles")
+    again = type(net).from_recipe(recipe, net.tensors(), net.problem)
+    assert again.settings() == net.settings()
+    recipe["settings"].pop("width")
+    with pytest.raises(CheckpointError, match=r"network.settings.width"):
+        type(net).from_recipe(recipe, net.tensors(), net.problem)
 
 
 @EVERY

@@ -50,12 +50,15 @@ SETTINGS: dict[str, Schema] = {
 def empty_net(recipe: dict, tensors: dict[str, Tensor], problem: Problem) -> Net:
     """The network of a recipe without weights of its own, so that one of another size than the weights costs nothing.
 
+    An option that is younger than the file has its default.
+
     Raises:
         CheckpointError: a recipe that no network has, or one larger than the weights that are there.
         SettingError: no network of that name, or settings that it cannot have.
     """
     check(RECIPE, recipe, "network")
-    kind, members, settings = net_class(recipe["name"]), recipe["members"], recipe["settings"]
+    kind, members = net_class(recipe["name"]), recipe["members"]
+    settings = {**kind.options, **recipe["settings"]}
     known = {name: like(default, LARGEST) for name, default in kind.options.items()}
     check(Record(SETTINGS | known), settings, "network.settings")
     if members > sum(value.numel() for value in tensors.values()):
