@@ -8,10 +8,10 @@ f*, the same at every state, as theory.md 2.9 has it:
 
 b_bar stands for the bias that the calibrated rule allows, in units of total reward. This is heuristic: it measures how
 unevenly f0 fits the simulators, not its distance from f*. Risks alone do not choose f0: a member that fits best where
-no good policy goes may earn little. What members earn is told by the same samples, with noise; whoever is within two
-standard errors of the best earns as much. Because calibration simulators and judges are
-exchangeable, a fresh simulator's excess lies below b_bar^2 with probability about the quantile, and that is all that is
-promised.
+no good policy goes may earn little. What members earn is told by the same samples, with noise; whoever is within one
+standard error of the best earns as much (the rule of Breiman et al. 1984 for choosing among models). Because
+calibration simulators and judges are exchangeable, a fresh simulator's excess lies below b_bar^2 with probability about
+the quantile, and that is all that is promised.
 
 `density_b_bar` is what densities alone can add to b_bar (theory.md 2.1), from a certificate and a band. That of a
 trained class holds their error already, having been measured on estimates of the same size: it is reported beside the
@@ -114,10 +114,10 @@ def _table(simulators: Guard, D_hat: Tensor, ensemble: Ensemble, n: int, seed: S
 
 
 def earn_the_most(earned: Tensor) -> Tensor:
-    """[F] bool: who earns as much as the best, but for two standard errors over simulators; of earnings [F, B]."""
+    """[F] bool: who earns as much as the best, but for one standard error over simulators; of earnings [F, B]."""
     behind = earned[earned.mean(1).argmax()] - earned
     noise = behind.std(1) / math.sqrt(earned.shape[1]) if earned.shape[1] > 1 else torch.inf
-    return behind.mean(1) <= 2 * noise
+    return behind.mean(1) <= noise
 
 
 def stand_in(table: BellmanTable) -> tuple[int, Tensor]:
