@@ -6,13 +6,14 @@ densities and actions must be those of the family itself, to the bit.
 
 import pytest
 import torch
-from support.mixed import Mixed, Plain
+from support.mixed import Mixed, Plain, Unmix
 from support.smoke import small_settings
 
 from s2r_torch.deployment.deploy import deploy, deploy_recorded
 from s2r_torch.deployment.likeness import CONSISTENT, REFUSED
 from s2r_torch.deployment.logbook import open_logbook, read_log
 from s2r_torch.deployment.policy_file import load_policy, load_policy_file
+from s2r_torch.encoders import register_encoder
 from s2r_torch.errors import UnlikeSimulatorsError
 from s2r_torch.families.encoded import unencoded
 from s2r_torch.rng import Seed
@@ -20,6 +21,8 @@ from s2r_torch.runs.run import execute
 
 pytestmark = pytest.mark.slow
 SIZES = ("certificate.simulators=12", "certificate.scores=500", "certificate.n_rollouts=8", "certificate.values=exact")
+
+register_encoder("unmix")(Unmix)  # not where it stands: doctests import that file a second time
 
 
 @pytest.fixture(scope="module")

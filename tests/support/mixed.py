@@ -13,7 +13,6 @@ import scipy
 import torch
 
 from s2r_torch.base import ProblemSpec
-from s2r_torch.encoders import register_encoder
 from s2r_torch.encoders.contract import Encoder
 from s2r_torch.families.grid import Grid
 
@@ -25,7 +24,6 @@ def rounded(x):
     return (x / STEP).round() * STEP
 
 
-@register_encoder("unmix")
 class Unmix(Encoder):
     def forward(self, x):
         return x @ (H[:2].T / NUMBERS).float()
