@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import torch
 
-from s2r_torch.comparators.contract import Attempt, register_comparator
+from s2r_torch.comparators.contract import Access, Attempt, register_comparator
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class First:
 class Stubborn:
     action: int = 0
     label = "always one action"
+    access = Access()
     learner = First
 
     def fit(self, known):

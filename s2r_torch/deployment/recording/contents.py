@@ -25,7 +25,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy
-import scipy.spatial
 import torch
 
 from s2r_torch.base import StateGraph, after

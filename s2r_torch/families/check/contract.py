@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-import scipy.stats
+import scipy
 import torch
 from torch import Tensor
 
