@@ -22,6 +22,7 @@ from s2r_torch.coverage import edge_cover, edges_of, passes, path_cover, typical
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.nodes import nodes_for
 from s2r_torch.families.check.payoff import READINGS, SIMULATORS, near_states
+from s2r_torch.families.check.truth import N_MERGE, other_edges
 from s2r_torch.families.contract import Family, KnowsGraph
 from s2r_torch.learning.estimator import PILOTS
 from s2r_torch.planner.budget import Budget
@@ -291,10 +292,9 @@ class _Counting:
         theta = self.family.prior(1, torch.Generator().manual_seed(0)).shape[1]
         fixed = CHECK // CHECKED + lists + 400 * (min(A, 4) + 4) + 256 * (1 + theta)
         explored = Cost(0, 0) if self.known else self._visits(250) + self._readings(100)
-        return self._whole(fixed) + self._readings(250) + self._other_ways(250) + payoff + explored
+        return self._whole(fixed) + self._readings(N_MERGE) + self._other_ways(N_MERGE) + payoff + explored
 
     def _other_ways(self, n: int) -> Cost:
         """n episodes along sequences that walk every edge which is on no state's own path."""
-        own = {(self.graph.end(path[:-1]), path[-1]) for path in self.graph.paths if path}
-        ways = edge_cover(self.graph, set(edges_of(self.graph)) - own)
+        ways = edge_cover(self.graph, other_edges(self.graph))
         return Cost(len(ways), sum(map(len, ways))) * n

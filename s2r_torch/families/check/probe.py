@@ -95,7 +95,7 @@ class Probe:
             return mean, mean
         simulators = self.simulators(theta)
         runs = run(simulators, edge_lists(self.graph).repeat(2 * HALF, 1), self.generators(simulators.ids, "rewards"))
-        one, two = of_edges(runs.rewards, self.graph, 2 * HALF).split(HALF, 1)
+        one, two = of_edges(runs.rewards, self.graph).split(HALF, 1)
         return one.mean(1), two.mean(1)
 
     def generators(self, names: Sequence[int], *purpose) -> list[torch.Generator]:
@@ -122,13 +122,13 @@ class Probe:
         return run(self.few, self.lists, self.generators(self.few.ids, "tried"))
 
     @cached_property
-    def edges(self) -> tuple[Rollouts, int] | None:
-        """Episodes through every (state, action), on the few simulators, and how many of each; None without a graph."""
+    def edges(self) -> Rollouts | None:
+        """Episodes through every (state, action), as many of each, on the few simulators; None without a graph."""
         if self.graph is None:
             return None
         actions = edge_lists(self.graph)
         copies = max(2, MOST_EPISODES // len(actions))
-        return run(self.few, actions.repeat(copies, 1), self.generators(self.few.ids, "edges")), copies
+        return run(self.few, actions.repeat(copies, 1), self.generators(self.few.ids, "edges"))
 
     def telling_lists(self, n: int) -> Tensor:
         """n action lists [n, H], some that pay and some at random: a simulator that is unlike others shows on them."""
@@ -143,10 +143,11 @@ def edge_lists(graph: StateGraph) -> Tensor:
     return torch.tensor([[*path, a, *[a] * (H - 1 - len(path))] for path in graph.paths for a in range(A)])
 
 
-def of_edges(values: Tensor, graph: StateGraph, copies: int) -> Tensor:
+def of_edges(values: Tensor, graph: StateGraph) -> Tensor:
     """What was seen at every (state, action): values [B, copies xi A, H, ...] -> [B, copies, xi, A, ...]."""
     B, xi, A = len(values), graph.num_states, graph.num_actions
-    values = values.unflatten(1, (copies, xi, A))
+    values = values.unflatten(1, (-1, xi, A))
+    copies = values.shape[1]
     step = graph.layer[:, None, None].expand(xi, A, 1)
     index = step.reshape(1, 1, xi, A, 1, *[1] * (values.ndim - 5)).expand(B, copies, xi, A, 1, *values.shape[5:])
     return values.gather(4, index).squeeze(4)

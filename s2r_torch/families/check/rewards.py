@@ -21,14 +21,13 @@ def check_rewards(probe: Probe) -> list[Finding]:
     tried = probe.tried
     totals = [run(guard, probe.telling_lists(PAYING), probe.generators(guard.ids, "all")), tried]
     try:
-        graph, walked = probe.graph, probe.edges
+        graph, edges = probe.graph, probe.edges
     except S2RError:  # `check_truth` says so
-        graph, walked = None, None
+        graph, edges = None, None
     findings = []
-    if graph is not None and walked is not None:
-        edges, copies = walked
+    if graph is not None and edges is not None:
         totals.append(edges)
-        findings += _possible_total(checked, graph, of_edges(edges.rewards, graph, copies))
+        findings += _possible_total(checked, graph, of_edges(edges.rewards, graph))
     most = max(float(runs.returns.max()) for runs in totals)
     findings += _paying(probe, guard.ids, totals[0])
     return findings or [

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import Path, StateGraph
-from s2r_torch.coverage import edge_cover, edges_of
+from s2r_torch.coverage import Edge, edge_cover, edges_of
 from s2r_torch.density.bands import sup_band
 from s2r_torch.density.bandwidth import pilot_scale, reference_bandwidth
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
@@ -41,9 +41,8 @@ def check_truth(probe: Probe) -> list[Finding]:
     if wrong:
         return [Finding(checked, REFUSED, *wrong)]
     assert probe.edges is not None  # a truth has a graph
-    runs, copies = probe.edges
-    x = of_edges(runs.x, truth.graph, copies)  # [B, copies, xi, A, d]
-    rewards = of_edges(runs.rewards, truth.graph, copies)
+    x = of_edges(probe.edges.x, truth.graph)  # [B, copies, xi, A, d]
+    rewards = of_edges(probe.edges.rewards, truth.graph)
     findings = _readings(probe, truth, x.transpose(1, 2).flatten(2, 3)) + _paid(truth, rewards)
     return findings or [
         Finding(
@@ -131,12 +130,14 @@ def check_states(probe: Probe, graph: StateGraph) -> list[Finding]:
     return _other_ways(probe, graph, x) + _closeness(probe, graph, x, guard.ids)
 
 
+def other_edges(graph: StateGraph) -> set[Edge]:
+    """The edges that are on no state's own path."""
+    return {(s, a) for s, a in edges_of(graph) if graph.paths[int(graph.next_state[s, a])] != (*graph.paths[s], a)}
+
+
 def _walked_otherwise(probe: Probe, graph: StateGraph) -> tuple[list[tuple[Path, int]], list[Tensor]]:
     """Every way to a state over an edge that is not on its own path: (path, state), and readings [B, N_MERGE, d]."""
-    missing = {
-        edge for edge in edges_of(graph) if graph.paths[int(graph.next_state[edge])] != (*graph.paths[edge[0]], edge[1])
-    }
-    ways, other = [], []
+    missing, ways, other = other_edges(graph), [], []
     for actions in edge_cover(graph, missing):
         states = graph.visited(torch.tensor(actions)).tolist()
         x, _ = walk(probe.few, actions, N_MERGE, probe.seed.child("ways", actions))
