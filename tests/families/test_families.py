@@ -290,3 +290,12 @@ def test_families_without_gymnasium_do_not_import_it():
         "assert 'gymnasium' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("width", "safe"), [(3, (1, 1)), (4, (1, 2)), (6, (2, 3)), (7, (3, 3))])
+def test_one_cell_between_the_treasures_of_grid_is_safe_whatever_the_width_is(width, safe):
+    family = Grid(width=width)
+    paid = family.truth(torch.tensor([[0.0, 0.0, 0.25]])).reward[0, :, 0, 0]  # [xi]
+    cells = [tuple(cell) for cell in family.cells.int().tolist()]
+    paying = {cell: pytest.approx(value) for cell, value in zip(cells, paid.tolist(), strict=True) if value}
+    assert paying == {(0, width - 1): 0.225, safe: 0.5, (width - 1, 0): 0.675}

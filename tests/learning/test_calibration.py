@@ -21,6 +21,7 @@ from s2r_torch.learning.calibration import (
     bellman_table,
     calibrate,
     density_b_bar,
+    earn_the_most,
     measured_b_bar,
     replay,
     stand_in,
@@ -118,6 +119,14 @@ def test_what_members_earn_is_what_their_episodes_earn(calibrated):
         returns = rollout(simulators, evaluator.policy_of(f), 4000, seed.child("episodes", f)).returns
         assert float(earned[f]) == pytest.approx(float(returns.mean()), abs=4.5 * 1.5 / math.sqrt(6 * 4000))
     assert float(earned.max() - earned.min()) > 0.1  # members differ
+
+
+def test_who_is_more_than_one_standard_error_behind_earns_less():
+    """By hand, over 16 simulators: all but the best are behind by 0.04; their standard errors are .042, .038, .025."""
+    noise = torch.tensor([1.0, -1.0]).double().repeat(8) * (15 / 16) ** 0.5  # standard deviation 1, mean 0
+    best = torch.full((16,), 0.8, dtype=torch.float64)
+    earned = torch.stack([best, best - 0.04 - 0.168 * noise, best - 0.04 - 0.152 * noise, best - 0.04 - 0.1 * noise])
+    assert earn_the_most(earned).tolist() == [True, True, False, False]
 
 
 def test_who_fits_best_where_no_good_policy_goes_does_not_stand_for_f_star(calibrated):
