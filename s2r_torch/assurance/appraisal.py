@@ -8,12 +8,11 @@ known, so that dynamic programming says what could be had there, for each simula
     at most    the largest total of r_hat: in expectation at least what the best list for it earns
     list       the best list for all simulators: what can be had without densities
 
-Intervals are 95 % normal ones of paired differences over simulators. No certificate rests on these simulators.
+Intervals are Student's 95 % ones of paired differences over simulators. No certificate rests on these simulators.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -24,10 +23,9 @@ from s2r_torch.base import Path, StateGraph
 from s2r_torch.episodes import Guard
 from s2r_torch.rng import Seed
 from s2r_torch.schema import Range, Settings, Several, Share, Size
+from s2r_torch.student import half_width
 from s2r_torch.tours import decisions
 from s2r_torch.workers.simulators import in_parts, map_simulators
-
-Z = 1.96  # standard errors of a 95 % interval
 
 
 @dataclass(frozen=True)
@@ -180,5 +178,5 @@ def appraise(
 
 def _interval(values: Tensor) -> tuple[float, float]:
     """Of the mean of values [M]."""
-    half = Z * float(values.std()) / math.sqrt(len(values))
-    return float(values.mean()) - half, float(values.mean()) + half
+    mean, half = float(values.mean()), half_width(values)
+    return mean - half, mean + half

@@ -70,7 +70,7 @@ def diagnose(
         SettingError: fewer than two simulators.
 
     Cost:
-        Twice decisions at every state (n and n / 2, `tours.decisions`), w n_rough episodes on `few` of the simulators.
+        Decisions at every state (n, and twice n / 4, `tours.decisions`), w n_rough episodes on `few` of the simulators.
     """
     if len(simulators) < 2:
         raise SettingError(expected="at least 2 simulators", got=str(len(simulators)), cause="no standard error of one")

@@ -2,7 +2,7 @@ r"""A1 and A2: differences that reward noise cannot explain.
 
 Both are squares of a mean difference, estimated without bias as a product of two differences from independent halves
 of the data, each between a sample and its nearest neighbours; reward noise averages out of such a product. One
-simulator is one observation: z is the mean over simulators in units of its standard error.
+simulator is one observation: p is Student's, times the number of places that are compared (Bonferroni).
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from s2r_torch.episodes import Guard, Transitions
 from s2r_torch.learning.calibration import bellman_table
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
+from s2r_torch.student import half_width, p_above
+
+CONFIDENCE = 0.95  # that no difference is larger than is said
 
 Halves = tuple[Transitions, Transitions]  # of one state, independent
 Place = TypeVar("Place")
@@ -37,7 +40,7 @@ def check_reactiveness(
     pairs = [(s, t) for s, t in pairs if _may_overlap(data[s], data[t], reach)]
     seen: dict[tuple[int, int], _Difference] = {}
     if pairs:
-        values = _optimal_values(data, ensemble, reach)
+        values = _values_apart(data, ensemble, reach)
         for s, t in pairs:
             here, there = (_targets(data[u], values, graph.next_state[u]) for u in (s, t))
             products = _disagreement(data[s], data[t], here, there, reach)
@@ -46,10 +49,9 @@ def check_reactiveness(
     if not seen:
         return Finding("A1", PLAUSIBLE, "no two states of a layer show the same readings", {"pairs": 0.0})
     verdict, (s, t) = _verdict(seen, settings)
-    worst, where = seen[s, t], f"paths {graph.paths[s]} and {graph.paths[t]}"
-    text = f"of {len(seen)} pairs of states that overlap, Q* differs most between {where}: by {worst}"
-    numbers = {"pairs": float(len(seen)), "z": worst.z, "disagreement": worst.size, "most": worst.most}
-    return Finding("A1", verdict, text, numbers | {"state": float(s), "other": float(t)})
+    where, numbers = f"paths {graph.paths[s]} and {graph.paths[t]}", _numbers(seen, (s, t), "disagreement")
+    text = f"of {len(seen)} pairs of states that overlap, Q* differs most between {where}: by {_said(seen, (s, t))}"
+    return Finding("A1", verdict, text, {"pairs": float(len(seen)), **numbers, "state": float(s), "other": float(t)})
 
 
 def check_realizability(
@@ -61,19 +63,21 @@ def check_realizability(
     settings: DiagnosticSettings,
     seed: Seed,
 ) -> Finding:
-    """A2: the best member's Bellman residual must have mean 0 given (x, a), at every state."""
+    """A2: the best member's Bellman residual must have mean 0 given (x, a), at every state.
+
+    Values of successors are estimated, too: each half has its own, or their noise would not average out of a product.
+    """
     graph = ensemble.problem.graph
-    table = bellman_table(simulators, D_hat, ensemble, max(1, settings.n // 2), seed)
-    best = int(table.risks.mean(1).sum(1).argmin())
+    tables = [bellman_table(simulators, D_hat, ensemble, max(1, settings.n // 4), seed.child(h)) for h in range(2)]
+    best = int((tables[0].risks + tables[1].risks).mean(1).sum(1).argmin())
     evaluator = ensemble.subset([best]).evaluator(D_hat)
     seen = {}
     for s, halves in enumerate(data):
-        following = table.V_hat[best, :, graph.next_state[s]] if int(graph.next_state[s, 0]) >= 0 else None
+        y = _targets(halves, (tables[0].V_hat[best], tables[1].V_hat[best]), graph.next_state[s])
         residuals = []
-        for half in halves:
+        for half, target in zip(halves, y, strict=True):
             q = evaluator.q_of(0, int(graph.layer[s]), half.x).double()
-            y = half.rewards if following is None else half.rewards + following.gather(1, half.actions)
-            residuals.append(q.gather(-1, half.actions[..., None]).squeeze(-1) - y)
+            residuals.append(q.gather(-1, half.actions[..., None]).squeeze(-1) - target)
         index, near = _nearest(halves[0], halves[1], reach)
         products = _per_simulator(residuals[0] * residuals[1].gather(1, index), near)
         if products is not None:
@@ -82,39 +86,49 @@ def check_realizability(
         text = f"{settings.n} readings of a state are nowhere dense enough to tell an error from noise"
         return Finding("A2", SILENT, text, {})
     verdict, s = _verdict(seen, settings)
-    worst = seen[s]
-    text = f"the best of {ensemble.size} members errs most beyond noise at path {graph.paths[s]}: by {worst}"
-    return Finding("A2", verdict, text, {"z": worst.z, "error": worst.size, "most": worst.most, "state": float(s)})
+    text = f"the best of {ensemble.size} members errs most beyond noise at path {graph.paths[s]}: by {_said(seen, s)}"
+    return Finding("A2", verdict, text, {**_numbers(seen, s, "error"), "state": float(s)})
 
 
 @dataclass(frozen=True)
 class _Difference:
     """A root mean square difference, from unbiased estimates of its square in several simulators."""
 
-    z: float  # mean of the squares in standard errors
+    p: float  # of this place alone
     size: float
-    most: float  # two standard errors above
-
-    def __str__(self) -> str:
-        return f"{self.size:.3g} (z = {self.z:.1f}, at most {self.most:.2g})"
+    most: float  # upper end of a one-sided interval of `CONFIDENCE`
 
 
 def _difference(squares: Tensor) -> _Difference:
-    mean, error = float(squares.mean()), float(squares.std()) / math.sqrt(len(squares))
-    size, most = (math.sqrt(max(value, 0.0)) for value in (mean, mean + 2 * error))
-    return _Difference(mean / max(error, 1e-12), size, most)
+    mean, above = float(squares.mean()), half_width(squares, 2 * CONFIDENCE - 1)
+    size, most = (math.sqrt(max(value, 0.0)) for value in (mean, mean + above))
+    return _Difference(p_above(squares), size, most)
 
 
 def _verdict(seen: dict[Place, _Difference], settings: DiagnosticSettings) -> tuple[str, Place]:
     """The verdict on differences by place, and the place that it is about."""
-    real = {place: found for place, found in seen.items() if found.z > settings.z}
+    real = {place: found for place, found in seen.items() if len(seen) * found.p <= settings.level}
     if real:
         worst = max(real, key=lambda place: real[place].size)
         return (VIOLATED if real[worst].size > settings.tolerance else DOUBTFUL), worst
     least_known = max(seen, key=lambda place: seen[place].most)
     if seen[least_known].most > settings.resolution:
         return SILENT, least_known
-    return PLAUSIBLE, max(seen, key=lambda place: seen[place].z)
+    return PLAUSIBLE, min(seen, key=lambda place: seen[place].p)
+
+
+def _numbers(seen: dict[Place, _Difference], place: Place, size: str) -> dict[str, float]:
+    """p with all places in it, the size at one of them, and what no place exceeds.
+
+    The largest of all upper ends needs no correction: that of the largest difference alone must hold.
+    """
+    p, most = min(1.0, len(seen) * seen[place].p), max(found.most for found in seen.values())
+    return {"p": p, size: seen[place].size, "most": most}
+
+
+def _said(seen: dict[Place, _Difference], place: Place) -> str:
+    p, size, most = _numbers(seen, place, "size").values()
+    return f"{size:.3g} (p = {p:.2g}; nowhere by more than {most:.2g})"
 
 
 def _may_overlap(here: Halves, there: Halves, reach: Tensor) -> bool:
@@ -174,8 +188,15 @@ def _per_simulator(products: Tensor, near: Tensor) -> Tensor | None:
     return enough if len(enough) >= 2 else None
 
 
+def _values_apart(data: tuple[Halves, ...], ensemble: Ensemble, reach: Tensor) -> tuple[Tensor, Tensor]:
+    """V [B, xi] of either half of the data, of nothing of the other: an error that both share looks real."""
+    quarters = (tuple(in_halves(halves[h]) for halves in data) for h in range(2))
+    one, other = (torch.stack(_optimal_values(each, ensemble, reach)).mean(0) for each in quarters)
+    return one, other
+
+
 def _optimal_values(data: tuple[Halves, ...], ensemble: Ensemble, reach: Tensor) -> tuple[Tensor, Tensor]:
-    """V [B, xi] twice, from independent halves: each picks actions by the other's estimate of Q*, and values them."""
+    """V [B, xi] twice: either half picks actions by the other's estimate of Q*, and values them by its own."""
     graph = ensemble.problem.graph
     B = data[0][0].x.shape[0]
     nothing = torch.zeros(B, graph.num_states, dtype=torch.float64)

@@ -10,7 +10,9 @@ r"""What diagnosis says: verdicts that follow from rules, with the limits of `Di
     A5   distance <= noise    distance below                                           else
                               `least_separation` noises
 
-A difference is real if it is more than `z` standard errors above 0. `diagnostics.py` says what the assumptions are.
+A difference is real if Student's p, times the number of states or pairs that are compared, is at most `level`: where
+no assumption fails, a run says so of A1, and of A2, with at most that probability. It could be missed if the upper end
+of its one-sided 95 % interval is above `resolution`. `diagnostics.py` says what the assumptions are.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from s2r_torch.schema import Positive, Range, Settings, Several, Size
+from s2r_torch.schema import Positive, Range, Settings, Several, Share, Size
 
 PLAUSIBLE, DOUBTFUL, VIOLATED, SILENT = "plausible", "doubtful", "violated", "says nothing"
 
@@ -36,8 +38,8 @@ class DiagnosticSettings(Settings):
         few: how many simulators A3 looks at.
         reach: how near two readings must be to count as the same, in bandwidths (A1, A2).
         tolerance: root mean square difference, in units of total reward, above which a real one violates A1 or A2.
-        resolution: root mean square difference that must be excluded, by two standard errors, for `plausible` (A1, A2).
-        z: standard errors above which a difference is taken for real.
+        resolution: root mean square difference that must be excluded, at 95 %, for `plausible` (A1, A2).
+        level: chance of taking a difference for real where there is none, over all states (A1, A2).
         least_order: order of smoothness up to which A3 is violated (it asks for more than 1).
         least_share: of the kernel's order below which A3 is doubtful. Bandwidths are finite, so that densities smooth
             of order 2 look like 1.4 to 1.6.
@@ -54,7 +56,7 @@ class DiagnosticSettings(Settings):
     reach: Positive = 0.5
     tolerance: Positive = 0.03
     resolution: Positive = 0.1
-    z: Positive = 4.0
+    level: Share = 0.01
     least_order: Positive = 1.0
     least_share: Positive = 0.65
     least_separation: Positive = 3.0

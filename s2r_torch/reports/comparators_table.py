@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-import scipy
 import torch
 from rich.console import Group
 from rich.table import Table
@@ -17,6 +16,7 @@ from s2r_torch.comparators.contract import COMPARATORS, Access
 from s2r_torch.files.whole import replacing
 from s2r_torch.runs.curves import Measured
 from s2r_torch.runs.folder import write_json
+from s2r_torch.student import half_width
 
 REACHED = (0.95, 0.99)  # shares of the optimum whose cost the table gives
 SPENT = (30, 75, 300, 1000)  # real episodes whose worth it gives
@@ -104,11 +104,11 @@ def lines_of(measured: Measured) -> list[Line]:
 def _point(cells: list) -> Point:
     values, optimal = (torch.cat([getattr(cell, name) for cell in cells]) for name in ("values", "optimal"))
     best, count = float(optimal.mean()), len(values)
-    spread = float((optimal - values).std()) / math.sqrt(count) if count > 1 else math.nan
+    half = half_width(optimal - values) if count > 1 else math.nan
     return Point(
         sum(cell.episodes for cell in cells) / len(cells),
         float(values.mean()) / best,
-        float(scipy.special.stdtrit(max(1, count - 1), 0.975)) * spread / best,
+        half / best,
         sum(cell.accepted for cell in cells) / len(cells),
         count,
     )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import scipy
 import torch
 from torch import Tensor
 
@@ -24,6 +22,7 @@ from s2r_torch.families.draws import Draws
 from s2r_torch.planner.looking import Looking
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
+from s2r_torch.student import half_width
 from s2r_torch.workers.engines import Tell
 from s2r_torch.workers.simulators import in_parts, map_simulators
 
@@ -167,8 +166,7 @@ def _interval(value: Tensor, optimal: Tensor) -> tuple[float, float, float]:
 
     What stands in for an unknown optimum may lie below the mean.
     """
-    half = float(scipy.special.stdtrit(len(value) - 1, 0.975)) * float((optimal - value).std()) / math.sqrt(len(value))
-    mean = float(value.mean())
+    half, mean = half_width(optimal - value), float(value.mean())
     return mean, max(0.0, mean - half), min(max(mean, float(optimal.mean())), mean + half)
 
 

@@ -250,7 +250,7 @@ class _Counting:
 
     def _diagnosing(self) -> Iterator[Part]:
         sizes = self.settings.diagnostics
-        decisions = self._decisions(2 * (sizes.n // 2)) + self._decisions(max(1, sizes.n // 2))
+        decisions = self._decisions(2 * (sizes.n // 2)) + self._decisions(max(1, sizes.n // 4)) * 2
         yield Part("diagnose", "diagnose", sizes.simulators, self._readings(self.settings.budget.n_dist) + decisions)
         yield Part("diagnose", "diagnose", min(sizes.few, sizes.simulators), self._readings(sizes.n_rough))
 

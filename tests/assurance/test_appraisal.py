@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 import torch
+from scipy import stats
 
 from s2r_torch.assurance.appraisal import Appraisal, appraise, best_lists, mean_rewards, optimum, totals
 from s2r_torch.episodes import Ledger
@@ -91,3 +92,11 @@ def test_a_policy_that_reads_more_than_the_state_stands_for_the_optimum():
     assert found.fixed == 0.5 and found.optimum == found.at_most == found.policy and found.between[0] > 0.9
     assert found.densities_needed and not found.falls_short and found.sentences() == []
     assert not appraise(GRID, earned - 0.4, (0,) * GRID.horizon, halves, tolerance=0.03).densities_needed
+
+
+def test_few_simulators_leave_more_room():
+    """What 3 simulators lost is nothing sure at 2 standard errors: Student's interval is more than twice as wide."""
+    halves, three = torch.full((2, 3, GRID.num_states, 2), 0.1, dtype=torch.float64), torch.tensor([0.38, 0.4, 0.45])
+    found = appraise(GRID, three.double(), (0,) * GRID.horizon, halves, tolerance=0.03)
+    low, high = stats.ttest_1samp(0.5 - three.double().numpy(), 0.0).confidence_interval(0.95)
+    assert found.lost == pytest.approx((low, high)) and not found.falls_short
