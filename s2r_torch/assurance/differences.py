@@ -212,7 +212,7 @@ def _optimal_values(data: tuple[Halves, ...], ensemble: Ensemble, reach: Tensor)
 
 def _regress(x: Tensor, half: Transitions, y: Tensor, num_actions: int, reach: Tensor) -> Tensor:
     """Nearest-neighbour estimates of E[y | x, a] at x [B, m, d]: [B, m, A]."""
-    neighbours = round(math.sqrt(half.x.shape[1] / num_actions))
+    neighbours = max(1, round(math.sqrt(half.x.shape[1] / num_actions)))
     q = torch.zeros(*x.shape[:2], num_actions, dtype=torch.float64)
     for b in range(len(x)):
         d = _distances(x[b], half.x[b], reach)

@@ -18,7 +18,7 @@ from s2r_torch.families.encoded import unencoded
 from s2r_torch.rng import kept_globals, seed_globals
 
 FLOAT32 = 2.0**-23
-PAIRS = 200  # draws of two theta whose rows are compared
+PAIRS, MANY_PAIRS = 200, 2000  # draws of two theta whose rows are compared, and again where they seem to depend
 SURELY = 6.0  # standard errors
 FINE_STEPS = 1000  # float32 steps that the width of a state's readings should hold; below a few, readings are rounded
 
@@ -114,8 +114,7 @@ def check_prior(probe: Probe) -> list[Finding]:
     if bool(constant.all()) or len(theta.unique(dim=0)) == 1:
         return [_bad(checked, "all draws of theta are equal", "a prior of one point", "draw every row")]
     with kept_globals(), users("a draw from the prior"):
-        pairs = torch.stack([prior(2, probe.seed.child("prior", "pair", i).generator()) for i in range(PAIRS)])
-    together = rows_together(pairs)
+        together = rows_together(_pairs(probe, PAIRS)) and rows_together(_pairs(probe, MANY_PAIRS))
     if together:
         cause = "rows that are made of each other: sorted, stratified, mirrored, points of a grid or a Sobol sequence"
         return [_bad(checked, f"two rows of a draw {together}: certificates assume i.i.d. theta", cause, write)]
@@ -123,11 +122,17 @@ def check_prior(probe: Probe) -> list[Finding]:
     return [Finding(checked, OK, f"theta = {names}; a function of its generator")]
 
 
+def _pairs(probe: Probe, count: int) -> Tensor:
+    """Draws of two theta [count, 2, k]."""
+    seeds = probe.seed.child("prior", "pairs", count)
+    return torch.stack([probe.family.prior(2, seeds.child(i).generator()) for i in range(count)])
+
+
 def rows_together(pairs: Tensor) -> str:
-    """What two rows of a draw [PAIRS, 2, k] have to do with each other, in words; empty where nothing is found.
+    """What two rows of a draw [n, 2, k] have to do with each other, in words; empty where nothing is found.
 
     Ranks of the first and the second rows are compared and correlated, and their distances from the middle; each z is
-    standard normal for independent rows of one law.
+    standard normal for independent rows of one law, unless few of the draws are of another kind than most.
     """
     count = len(pairs)
     ranks = torch.from_numpy(scipy.stats.rankdata(pairs.flatten(0, 1), axis=0)).reshape(pairs.shape) / (2 * count) - 0.5

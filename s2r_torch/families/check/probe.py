@@ -19,6 +19,7 @@ FEW, MANY = 12, 64  # simulators that are looked at closely, and in which one th
 HALF = 8  # episodes of every (state, action), behind one estimate of what it pays
 MOST_LISTS = 2048  # action lists that are all tried, if there are no more of them
 MOST_EPISODES = 3000  # per simulator, through every (state, action)
+AGAIN = 1000  # per simulator, at a state and action that seem to be off
 PURPOSE = "check"
 
 Explore = Callable[[Guard, Seed], StateGraph]
@@ -129,6 +130,12 @@ class Probe:
         actions = edge_lists(self.graph)
         copies = max(2, MOST_EPISODES // len(actions))
         return run(self.few, actions.repeat(copies, 1), self.generators(self.few.ids, "edges"))
+
+    def at(self, graph: StateGraph, s: int, a: int) -> tuple[Tensor, Tensor]:
+        """Readings [B, AGAIN, d] of a state and what an action pays there [B, AGAIN], anew, on the few simulators."""
+        actions = edge_lists(graph)[s * graph.num_actions + a].expand(AGAIN, -1)
+        runs, step = run(self.few, actions, self.generators(self.few.ids, "again", s, a)), int(graph.layer[s])
+        return runs.x[:, :, step], runs.rewards[:, :, step]
 
     def telling_lists(self, n: int) -> Tensor:
         """n action lists [n, H], some that pay and some at random: a simulator that is unlike others shows on them."""

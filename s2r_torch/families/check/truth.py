@@ -22,7 +22,7 @@ from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
 from s2r_torch.families.contract import GroundTruth
 from s2r_torch.tours import readings, walk
 
-Z = 6.0
+Z, SUSPECTS = 6.0, 16  # standard errors; means beyond them that are looked at again
 TOLERANCE = 0.06  # standard deviations of a mean, share of a variance, units of reward: what is not worth a word
 DECLARED = 0.5 * 0.75  # of a declared separation, that noise must stay below
 SURELY, ALIKE = 1e-9, 1e-3  # p-values
@@ -43,7 +43,7 @@ def check_truth(probe: Probe) -> list[Finding]:
     assert probe.edges is not None  # a truth has a graph
     x = of_edges(probe.edges.x, truth.graph)  # [B, copies, xi, A, d]
     rewards = of_edges(probe.edges.rewards, truth.graph)
-    findings = _readings(probe, truth, x.transpose(1, 2).flatten(2, 3)) + _paid(truth, rewards)
+    findings = _readings(probe, truth, x.transpose(1, 2).flatten(2, 3)) + _paid(probe, truth, rewards)
     return findings or [
         Finding(
             checked,
@@ -79,48 +79,60 @@ def _inconsistent(probe: Probe, truth: GroundTruth) -> tuple[str, str, str] | No
 def _readings(probe: Probe, truth: GroundTruth, x: Tensor) -> list[Finding]:
     """Means and variances of readings [B, xi, n, d] against the quadrature's, in its standard deviations."""
     mean = (truth.weight[..., None] * truth.x).sum(2)
-    centred = truth.x - mean[:, :, None]
-    sd = (truth.weight[..., None] * centred.square()).sum(2).sqrt().clamp(min=1e-300)
-    u = (x - mean[:, :, None]) / sd[:, :, None]  # mean 0 and variance 1, if the quadrature is right
-    findings = []
-    for what, values in (("mean", u), ("variance", u.square() - 1)):
-        pooled = values.transpose(0, 1).flatten(1, 2)  # [xi, B n, d]
-        z = pooled.mean(1) / (pooled.std(1) / math.sqrt(pooled.shape[1])).clamp(min=1e-12)
-        bad = (z.abs() > Z) & (pooled.mean(1).abs() > TOLERANCE)
-        if bool(bad.any()):
-            s, j = bad.nonzero()[0].tolist()
-            off = float(pooled.mean(1)[s, j])
-            size = f"{off:+.2f} standard deviations" if what == "mean" else f"{off:+.0%}"
-            unlike = int((values[:, s, :, j].mean(1).abs() > abs(off) / 2).sum())
-            some = what == "mean" and unlike < len(values)
-            findings.append(
-                Finding(
-                    "truth",
-                    REFUSED,
-                    f"the {what} of {probe.spec.obs_names[j]} after actions {truth.graph.paths[s]} is off by {size}",
-                    f"in {unlike} of {len(values)} simulators only: theta changes where actions lead"
-                    if some
-                    else "`quadrature` and `read` are two sensors, or the state graph is wrong",
-                    "points and weights of the law that `read` draws from",
-                )
-            )
-            break
-    return findings
+    sd = (truth.weight[..., None] * (truth.x - mean[:, :, None]).square()).sum(2).sqrt().clamp(min=1e-300)
+    scores = {"mean": lambda u: u, "variance": lambda u: u.square() - 1}  # 0 on average, if the quadrature is right
+    for what, score in scores.items():
+        off = _off(score((x - mean[:, :, None]) / sd[:, :, None]).transpose(1, 2).flatten(0, 1), TOLERANCE)  # [xi, d]
+        for s, j in _worst(off):
+            again, _ = probe.at(truth.graph, s, 0)  # [B, n, d]
+            values = score((again[..., j] - mean[:, s, None, j]) / sd[:, s, None, j])
+            if bool(_off(values.flatten(), TOLERANCE)):
+                return [_other_readings(probe, truth.graph.paths[s], j, what, values)]
+    return []
 
 
-def _paid(truth: GroundTruth, rewards: Tensor) -> list[Finding]:
+def _other_readings(probe: Probe, path: Path, j: int, what: str, values: Tensor) -> Finding:
+    """A state's scores [B, n] that are not 0 on average."""
+    off = float(values.mean())
+    size = f"{off:+.2f} standard deviations" if what == "mean" else f"{off:+.0%}"
+    unlike = int((values.mean(1).abs() > abs(off) / 2).sum())
+    some = what == "mean" and unlike < len(values)
+    return Finding(
+        "truth",
+        REFUSED,
+        f"the {what} of {probe.spec.obs_names[j]} after actions {path} is off by {size}",
+        f"in {unlike} of {len(values)} simulators only: theta changes where actions lead"
+        if some
+        else "`quadrature` and `read` are two sensors, or the state graph is wrong",
+        "points and weights of the law that `read` draws from",
+    )
+
+
+def _paid(probe: Probe, truth: GroundTruth, rewards: Tensor) -> list[Finding]:
     """Mean rewards [B, copies, xi, A] against the truth's."""
     mean = (truth.weight[..., None] * truth.reward).sum(2)
-    error = (rewards - mean[:, None]).flatten(0, 1)  # [B copies, xi, A]
-    z = error.mean(0) / (error.std(0) / math.sqrt(len(error))).clamp(min=1e-9)
-    bad = (z.abs() > Z) & (error.mean(0).abs() > TOLERANCE / 3)
-    if not bool(bad.any()):
-        return []
-    s, a = bad.nonzero()[0].tolist()
-    found = f"action {a} after {truth.graph.paths[s]} pays {float(error.mean(0)[s, a]):+.3f} more than the truth says"
-    return [
-        Finding("truth", REFUSED, found, "a truth in raw units (it is in units of total reward), or of another theta")
-    ]
+    for s, a in _worst(_off((rewards - mean[:, None]).flatten(0, 1), TOLERANCE / 3)):
+        error = probe.at(truth.graph, s, a)[1] - mean[:, s, a, None]  # [B, n]
+        if bool(_off(error.flatten(), TOLERANCE / 3)):
+            found = f"action {a} after {truth.graph.paths[s]} pays {float(error.mean()):+.3f} more than the truth says"
+            cause = "a truth in raw units (it is in units of total reward), or of another theta"
+            return [Finding("truth", REFUSED, found, cause)]
+    return []
+
+
+def _off(values: Tensor, least: float) -> Tensor:
+    """The means [...] of values [n, ...] that are more than chance and `least` away from 0; 0 elsewhere.
+
+    Where few are seen, rare ones may all be missing, and so seems their noise: `probe.at` looks again, at many.
+    """
+    mean, error = values.mean(0), values.std(0) / math.sqrt(len(values))
+    return mean.where((mean.abs() > Z * error.clamp(min=1e-12)) & (mean.abs() > least), 0.0)
+
+
+def _worst(off: Tensor) -> list[list[int]]:
+    """The places of the largest entries of a matrix, none that is 0."""
+    places = off.nonzero()
+    return places[off[tuple(places.T)].abs().argsort(descending=True)][:SUSPECTS].tolist()
 
 
 def check_states(probe: Probe, graph: StateGraph) -> list[Finding]:
