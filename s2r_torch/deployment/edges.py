@@ -7,8 +7,9 @@ matter; those that no episode has walked yet are walked by the fewest extra sequ
 readings behind each edge are compared with those that its state showed along the cover.
 
 The comparison is Hotelling's T^2 on readings and their products: the means of (x_i, x_i x_j) of two samples in units of
-their pooled covariance, with the F law of normal samples (approximate for others; bounded readings come close at 20 or
-more). p counts every edge (Bonferroni).
+their pooled covariance. Where every edge leads where it should, readings of a state are alike, whatever their law: p is
+the share of ways to deal them out anew in which the most unusual edge is as unusual as the one seen, which counts, too.
+So it is exact for any law and any number of readings, all edges together.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.errors import SettingError
 
 CHECKS = ("auto", "cover", "edges")
+RELABELLED, ROUNDING = 499, 1e-9  # of p; relative, between equal p
+AT_ONCE = 2**22  # numbers that are dealt out at once
 LEAST_READINGS = 20  # behind an edge, for a comparison
 MOST_TOLD = 4  # sequences in a message
 LEAST_VARIANCE = 1e-9  # of standardised readings: a sensor may be stuck
@@ -162,37 +165,69 @@ def check_edges(meta_policy: MetaPolicy, edges: Iterable[Edge], seen: Collection
         The verdict: `refused` for p <= 0.01, `doubtful` for p <= 0.05, else `consistent`; it holds beside that of
         `likeness`, and its false alarms come on top. `untested` where no edge left out has 20 readings.
     """
-    graph, found = meta_policy.problem.graph, {}
+    graph, seen_behind = meta_policy.problem.graph, dict[int, dict[Edge, Tensor]]()
     for edge in _left_out(meta_policy, edges):
         behind = _behind(recording, graph, edge)
         if len(behind) >= LEAST_READINGS:
-            found[edge] = same_law(behind, seen.observations[int(graph.next_state[edge])])
-    if not found:
+            seen_behind.setdefault(int(graph.next_state[edge]), {})[edge] = behind
+    if not seen_behind:
         return EdgeCheck(UNTESTED, 1.0, 0, "the cover walks every edge that the policy takes here, or none was walked")
-    p = min(1.0, len(found) * min(found.values()))
+    found: dict[Edge, Tensor] = {}
+    generator = torch.Generator().manual_seed(0)
+    for state, after_edges in seen_behind.items():
+        of_state = same_law([seen.observations[state], *after_edges.values()], RELABELLED, generator)
+        found.update(zip(after_edges, of_state.T, strict=True))
+    least = torch.stack(list(found.values())).amin(0)  # [1 + RELABELLED] of the most unusual edge
+    p = share_below(least, least[0])
     verdict = REFUSED if p <= REFUSE else DOUBTFUL if p <= DOUBT else CONSISTENT
-    unusual = [edge for edge in found if len(found) * found[edge] <= max(p, DOUBT)]  # what follows an edge is, too
-    state, action = min(unusual or found, key=lambda edge: (int(graph.layer[edge[0]]), found[edge]))
+    unusual = [edge for edge in found if share_below(least, found[edge][0]) <= max(p, DOUBT)]
+    state, action = min(unusual, key=lambda edge: (int(graph.layer[edge[0]]), float(found[edge][0])))
     return EdgeCheck(verdict, p, len(found), f"most unusual: what action {action} {after(graph.paths[state])} leads to")
 
 
-def same_law(x: Tensor, y: Tensor) -> float:
-    """p of Hotelling's T^2 between samples x [n, d] and y [m, d], on coordinates and their products.
+def share_below(least: Tensor, seen: Tensor) -> float:
+    """The share of `least` [r] that is no larger than what was seen: a p-value, adjusted for all edges."""
+    return float((least <= seen * (1 + ROUNDING)).double().mean())
 
-    Products are left out where there are too few readings for their covariances.
+
+def same_law(samples: Sequence[Tensor], relabelled: int, generator: torch.Generator) -> Tensor:
+    """How unlike samples [n, d] are the first of them, by Hotelling's T^2 in units of the F law of normal samples.
+
+    Products of coordinates are left out where there are too few readings for their covariances.
+
+    Returns:
+        `[1 + relabelled, k]` for k samples beside the first: small where they are unlike; as given, and with all
+        readings dealt out anew.
     """
-    n, m, d = len(x), len(y), x.shape[-1]
-    both = torch.cat([x, y]).double()
+    both, sizes = torch.cat(list(samples)).double(), [len(x) for x in samples]
+    d = both.shape[-1]
     z = (both - both.mean(0)) / both.std(0).clamp(min=1e-12)
     i, j = torch.triu_indices(d, d)
-    if 4 * (d + len(i)) <= n + m:
-        z = torch.cat([z, z[:, i] * z[:, j]], 1)
-    q, degrees = z.shape[1], n + m - 2
-    one, other = z[:n], z[n:]
-    spread = sum((part - part.mean(0)).T @ (part - part.mean(0)) for part in (one, other)) / degrees
-    gap = one.mean(0) - other.mean(0)
-    T2 = n * m / (n + m) * gap @ torch.linalg.solve(spread + LEAST_VARIANCE * torch.eye(q, dtype=z.dtype), gap)
-    return float(scipy.special.fdtrc(q, degrees - q + 1, float(T2) * (degrees - q + 1) / (degrees * q)))
+    z = torch.cat([z, z[:, i] * z[:, j]], 1)
+    rows: list[Tensor] = []
+    for count in _batches(1 + relabelled, max(1, AT_ONCE // z.numel())):
+        order = torch.rand(count, len(z), generator=generator).argsort(1)
+        if not rows:
+            order[0] = torch.arange(len(z))
+        first, *others = z[order].split(sizes, 1)  # [r, n, q] each
+        few = [d if 4 * z.shape[1] > len(samples[0]) + size else z.shape[1] for size in sizes[1:]]
+        rows.append(torch.stack([_unlike(one[..., :q], first[..., :q]) for one, q in zip(others, few, strict=True)], 1))
+    return torch.cat(rows)
+
+
+def _batches(count: int, most: int) -> list[int]:
+    return [min(most, count - start) for start in range(0, count, most)]
+
+
+def _unlike(x: Tensor, y: Tensor) -> Tensor:
+    """p [r] of Hotelling's T^2 between samples x [r, n, q] and y [r, m, q], if they were normal."""
+    (n, q), m = x.shape[1:], y.shape[1]
+    degrees = n + m - 2
+    centred = [part - part.mean(1, keepdim=True) for part in (x, y)]
+    spread = sum(part.mT @ part for part in centred) / degrees + LEAST_VARIANCE * torch.eye(q, dtype=x.dtype)
+    gap = (x.mean(1) - y.mean(1))[..., None]
+    T2 = n * m / (n + m) * (gap * torch.linalg.solve(spread, gap)).sum((1, 2))
+    return torch.from_numpy(scipy.special.fdtrc(q, degrees - q + 1, T2.numpy() * (degrees - q + 1) / (degrees * q)))
 
 
 def _left_out(meta_policy: MetaPolicy, edges: Iterable[Edge]) -> list[Edge]:

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 from support.policies import judged_policy
 
 from s2r_torch.coverage import edge_cover, edges_of, walked_edges
@@ -14,6 +16,8 @@ from s2r_torch.deployment.edges import (
     check_edges,
     missing_walks,
     most_walks,
+    same_law,
+    share_below,
     taken_edges,
 )
 from s2r_torch.deployment.likeness import CONSISTENT, REFUSED, UNTESTED
@@ -92,7 +96,7 @@ def test_a_bent_edge_off_the_cover_is_found_and_named():
         right = int(graph.next_state[edge])
         for wrong in (t for t in graph.states_of(int(graph.layer[right])) if t != right):
             found = checked(Bent(edge, wrong), edges_of(graph))
-            assert found.verdict == REFUSED and found.p < 1e-6 and found.edges == len(left_out)
+            assert found.verdict == REFUSED and found.p == 1 / 500 and found.edges == len(left_out)
             before = " ".join(map(str, graph.paths[edge[0]]))
             assert f"action {edge[1]} after actions {before}" in str(found)
     assert deploy(policy, Bent(edge, wrong), refuse=False).likeness.verdict == CONSISTENT
@@ -102,6 +106,36 @@ def test_nothing_left_out_is_untested():
     policy = judged_policy()
     found = checked(Bent(), walked_edges(FAMILY.graph, policy.cover))
     assert found.verdict == UNTESTED and found.p == 1.0 and "the cover walks every edge" in str(found)
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_how_unlike_two_samples_are_agrees_with_numpy(d):
+    """Hotelling's T^2 on readings and products, written out; readings alone where there are few."""
+    g = torch.Generator().manual_seed(d)
+    for n, m, products in ((20, 300, True), (4 * d, 2, False)):
+        x, y = (torch.rand(k, d, dtype=torch.float64, generator=g) for k in (n, m))
+        u, v = (
+            np.array([[*row, *(row[i] * row[j] for i in range(d) for j in range(i, d) if products)] for row in z])
+            for z in (x.numpy(), y.numpy())
+        )
+        q, gap = u.shape[1], u.mean(0) - v.mean(0)
+        spread = ((n - 1) * np.cov(u.T).reshape(q, q) + (m - 1) * np.cov(v.T).reshape(q, q)) / (n + m - 2)
+        T2 = n * m / (n + m) * gap @ np.linalg.solve(spread, gap)
+        wanted = stats.f.sf(T2 * (n + m - q - 1) / ((n + m - 2) * q), q, n + m - q - 1)
+        assert float(same_law([y, x], 0, g)[0, 0]) == pytest.approx(wanted, rel=1e-4)
+
+
+@pytest.mark.parametrize("size", [20, 100])
+def test_like_edges_are_refused_as_often_as_is_stated(size):
+    """Two edges, of readings of a skewed law. (By the F law 4.5 % are refused with 20 readings, not 1 %.)"""
+    g, runs, wrong = torch.Generator().manual_seed(size), 300, torch.zeros(2)
+    for _ in range(runs):
+        samples = [torch.randn(n, 1, dtype=torch.float64, generator=g).exp() for n in (200, size, size)]
+        least = same_law(samples, 99, g).amin(1)
+        p = share_below(least, least[0])
+        wrong += torch.tensor([p <= 0.01, p <= 0.05])
+    level = torch.tensor([0.01, 0.05])
+    assert bool((wrong <= level * runs + 3 * (level * runs).sqrt()).all())
 
 
 def test_few_episodes_judge_no_edge():
