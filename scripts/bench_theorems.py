@@ -119,6 +119,11 @@ class Environments:
 
     def losses(self, member: int) -> Tensor:
         """V* - V(pi^f) [B] of one member on the wrong densities, exactly."""
+        best, value = self.values(member)
+        return best - value
+
+    def values(self, member: int) -> Tensor:
+        """V* and V(pi^f) [2, B]."""
         graph, one = self.mixture.graph, replace(self, members=self.members.subset([member]))
         V = torch.zeros(2, len(self.theta), graph.num_states, dtype=torch.float64)  # optimal, and the policy's
         for _, state in graph.backward():
@@ -128,7 +133,7 @@ class Environments:
             greedy = one.q(state)[0].argmax(-1, keepdim=True)
             chosen = torch.stack([Q[0].amax(-1), Q[1].gather(-1, greedy)[..., 0]])
             V[:, :, state] = (self.cells[:, state] * chosen).sum(-1)
-        return V[0, :, 0] - V[1, :, 0]
+        return V[:, :, 0]
 
 
 class Learner:
@@ -199,8 +204,8 @@ class Learner:
                 self.dfs_learn(state)
 
     def roll(self, member: int) -> tuple[Tensor, Tensor]:
-        """One episode on every simulator: returns [B] and the states visited [B, H]."""
-        e, rows = self.environments, torch.arange(len(self.environments.theta))
+        """n_1 episodes on every simulator: returns [n_1 B] and the states visited [n_1 B, H], one of each first."""
+        e, rows = self.environments, torch.arange(len(self.environments.theta)).repeat(self.budget.n_rollouts)
         graph, state = e.mixture.graph, torch.zeros(len(rows), dtype=torch.int64)
         total, visited = torch.zeros(len(rows), dtype=torch.float64), []
         uniform = lambda: torch.from_numpy(e.draws.random(len(rows)))  # noqa: E731
