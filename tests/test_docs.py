@@ -3,6 +3,8 @@
 import ast
 import importlib
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,6 +84,16 @@ def test_every_document_and_section_that_code_cites_exists():
 def test_citations_are_read(text, found):
     ((_, cited),) = CITED.findall(one_line(text))
     assert PLACE.findall(cited) == found
+
+
+@pytest.mark.slow
+def test_the_erratum_says_how_many_tests_its_command_runs():
+    command, passed, left_out = re.search(
+        r"\$ pytest -n 0 (.*?)\n +(\d+) passed, (\d+) deselected", (DOCS / "erratum.md").read_text(), re.DOTALL
+    ).groups()
+    asked = [sys.executable, "-m", "pytest", "--collect-only", "-n", "0", *command.replace("\\", "").split()]
+    found = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout
+    assert f"{passed}/{int(passed) + int(left_out)} tests collected ({left_out} deselected)" in found, found[-300:]
 
 
 @pytest.mark.parametrize("page", [*PAGES, *FRONT], ids=lambda p: str(p.relative_to(ROOT)))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from make_checkpoints import MOST_BYTES, check, digests, plain_code
+from make_checkpoints import MOST_BYTES, SCORES, check, digests, plain_code
 
 from s2r_torch.deployment.deploy import deploy
 from s2r_torch.deployment.likeness import UNTESTED
@@ -22,6 +22,7 @@ WORLDS = 12
 def test_a_shipped_policy_was_made_by_this_code(name):
     """Else: python scripts/make_checkpoints.py."""
     assert check(name) == []
+    assert load_policy_file(FOLDER / f"{name}.safetensors").certificate.refusals.scores == SCORES
 
 
 def test_what_made_a_policy_is_all_that_decides_its_numbers_and_no_word(tmp_path):
