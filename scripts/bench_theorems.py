@@ -191,7 +191,7 @@ class Learner:
         return self.alive.nonzero().flatten().tolist()
 
     def sim2real(self) -> list[int]:
-        """Algorithms 1 and 6, the test one-sided; returns the accepted member. Probes are the first N_2 rollouts."""
+        """Algorithms 1 and 6, the test one-sided; returns the accepted member. Probes are on N_2 random simulators."""
         self.dfs_learn(0)
         V_star = float(self.V_hat[self.alive][0, :, 0].mean())
         while True:
@@ -200,7 +200,9 @@ class Learner:
             self.on_round(member, V_star, float(returns.mean()))
             if V_star - float(returns.mean()) <= self.budget.epsilon_demand:
                 return [member]
-            for state in sorted(set(visited[: self.budget.n_probes].flatten().tolist()) - set(self.learned)):
+            draws = np.random.default_rng(len(self.learned))  # another one in every round
+            probes = draws.permutation(len(self.environments.theta))[: self.budget.n_probes]
+            for state in sorted(set(visited[probes].flatten().tolist()) - set(self.learned)):
                 self.dfs_learn(state)
 
     def roll(self, member: int) -> tuple[Tensor, Tensor]:

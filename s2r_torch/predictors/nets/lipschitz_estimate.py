@@ -1,10 +1,12 @@
-r"""How large must C_L be? A lower bound for any realizable constant, from pairs of training simulators (networks.md).
+r"""About how large must C_L be? From pairs of training simulators (networks.md).
 
     Q[b, s, a] = mean reward of a in s + V[b, T(s, a)],   V[b, s] = max_a Q[b, s, a]       averaged over observations
     estimate   = max over b, b', s, a of |Q[b, s, a] - Q[b', s, a]| / max |D_b - D_b'|
 
-f must reproduce these differences, so a smaller C_L cannot hold f*. Noise in Q inflates the estimate; `significant`
-counts only what exceeds `Z_SCORE` standard errors, and D's noise deflates both.
+f must reproduce these differences, so a smaller C_L cannot hold f*. Noise in Q inflates the estimate, and D's deflates
+it. `significant` counts only what exceeds `Z_SCORE` standard errors: a guide, no bound and no test, for those of few
+tries are rough, and it is the largest of 10^5 comparisons and more. Where nothing differs at all, 128 simulators with
+64 samples a state give 0 of 0.28 for 2 actions (32 tries each), 0.06 of 0.35 for 4 and 0.10 of 0.47 for 8.
 
 A network may need a multiple: an average over states, or a functional that sees little of D, moves less than D does.
 Regret of `lookup` in % of V* at C_L over `significant`, measured: grid (0.065) 6 at 1.5, 0.40 at 5, 0.20 at 15, 0.12
@@ -29,10 +31,10 @@ Z_SCORE = 5.0
 
 @dataclass(frozen=True)
 class LipschitzEstimate:
-    """Lower bounds for a realizable C_L, in units of reward over density."""
+    """What a realizable C_L must about be, at least, in units of reward over density."""
 
     largest: float  # of all pairs, noise included
-    significant: float  # of what noise cannot explain
+    significant: float  # less `Z_SCORE` standard errors of a pair
     pairs: int
 
 
