@@ -308,8 +308,16 @@ def unmasked(x: object) -> np.ndarray:
     return np.asarray(x)
 
 
-def check_shape(name: str, tensor: Tensor, expected: tuple[int | None, ...], cause: str) -> None:
+class Shaped(Protocol):
+    """A tensor, or what stands for one."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+
+
+def check_shape(name: str, tensor: Shaped, expected: tuple[int | None, ...], cause: str) -> None:
     """Raises ObservationError unless `tensor` has that shape; None matches any size."""
-    if tensor.ndim != len(expected) or any(e not in (None, g) for g, e in zip(tensor.shape, expected, strict=True)):
+    sizes = tensor.shape
+    if len(sizes) != len(expected) or any(e not in (None, g) for g, e in zip(sizes, expected, strict=True)):
         wanted = "[" + ", ".join("any" if e is None else str(e) for e in expected) + "]"
-        raise ObservationError(expected=f"{name} of shape {wanted}", got=str(list(tensor.shape)), cause=cause)
+        raise ObservationError(expected=f"{name} of shape {wanted}", got=str(list(sizes)), cause=cause)

@@ -35,8 +35,14 @@ class Result:
 
     @property
     def share(self) -> float:
-        """Deployed value over the optimal one in the same worlds."""
-        return self.summary.value.share
+        """Deployed value over the optimal one in the same worlds: 400 where values are exact, else those of the run.
+
+        40 worlds would fail one run in ten whose policy earns 0.98 where some worlds pay nothing.
+        """
+        curve, n_real = self.summary.value.looking, self.summary.real.n_real
+        if n_real not in curve.readings:
+            return self.summary.value.share
+        return curve.value[curve.readings.index(n_real)] / curve.optimal
 
     def of_prior(self, name: str) -> float:
         """A comparator's value over the optimal one, over the prior."""

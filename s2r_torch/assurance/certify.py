@@ -30,11 +30,12 @@ from torch import Tensor
 from s2r_torch.assurance import confidence
 from s2r_torch.assurance.rehearsal import Rehearsal, passed_again
 from s2r_torch.base import check_shape
+from s2r_torch.density.patches import Densities
 from s2r_torch.deployment.certificate import Certificate, Gap, Refusals
 from s2r_torch.deployment.likeness import REFUSE
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Guard
-from s2r_torch.learning.estimator import estimate_densities
+from s2r_torch.learning.estimator import estimate_halves
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
 from s2r_torch.schema import OneOf, Range, Settings, Several, Share, Size
@@ -114,10 +115,8 @@ def certify(
     refused = _refused(meta_policy, rehearsal)
     instead = torch.as_tensor(refused_values, dtype=torch.float64).expand_as(values)
     used = torch.where(refused, instead, values)
-    D_half, D_other_half = (
-        estimate_densities(simulators, graph, meta_policy.estimator, -(-settings.n_accurate // 2), seed.child(name))
-        for name in ("half", "other half")
-    )
+    half, seeds = -(-settings.n_accurate // 2), (seed.child("half"), seed.child("other half"))
+    D_accurate, D_half = estimate_halves(simulators, graph, meta_policy.estimator, half, seeds)
     return Certificate(
         simulators=len(simulators),
         n_rollouts=settings.n_rollouts,
@@ -129,7 +128,7 @@ def certify(
         value_lower=_mean_bound(values, settings),
         share=settings.share,
         share_value=share_bound(rehearsal.rollouts.returns, settings, exact_values),
-        gap=gap_bounds(ensemble, rehearsal, (D_half + D_other_half) / 2, D_half, settings),
+        gap=gap_bounds(ensemble, rehearsal, D_accurate, D_half, settings),
         used_mean=float(used.mean()),
         used_lower=_mean_bound(used, settings),
         refused=int(refused.sum()),
@@ -177,7 +176,7 @@ def _refusals(meta_policy: MetaPolicy) -> Refusals | None:
 
 
 def gap_bounds(
-    ensemble: Ensemble, rehearsal: Rehearsal, D_accurate: Tensor, D_half: Tensor, settings: CertificateSettings
+    ensemble: Ensemble, rehearsal: Rehearsal, D_accurate: Densities, D_half: Densities, settings: CertificateSettings
 ) -> Gap:
     """The three gap bounds of theory.md 4.2, with the maximum over all survivors.
 
@@ -213,7 +212,7 @@ def gap_bounds(
 
 
 def survivor_values(
-    ensemble: Ensemble, rehearsal: Rehearsal, D_accurate: Tensor, D_half: Tensor
+    ensemble: Ensemble, rehearsal: Rehearsal, D_accurate: Densities, D_half: Densities
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What every survivor thinks of the deployed policy, on its own trajectories; three tensors [F, M], float64.
 

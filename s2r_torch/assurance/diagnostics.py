@@ -13,6 +13,7 @@ A1 and A2 are in `differences.py`, the rules of the verdicts in `findings.py`.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -28,9 +29,11 @@ from s2r_torch.assurance.findings import (
     DiagnosticSettings,
     Finding,
 )
+from s2r_torch.base import StateGraph
 from s2r_torch.density.bands import sup_band
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
 from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.patches import Densities, dense
 from s2r_torch.episodes import Guard
 from s2r_torch.errors import SettingError
 from s2r_torch.learning.estimator import density_at
@@ -45,7 +48,7 @@ ROUGH_NODES = {1: 257, 2: 65}  # nodes per axis on which A3 is looked at; 25 in 
 
 def diagnose(
     simulators: Guard,
-    D_hat: Tensor,
+    D_hat: Densities,
     exploration: Exploration,
     ensemble: Ensemble,
     estimator: DensityEstimator,
@@ -194,14 +197,12 @@ def _movement(
     return float(torch.stack(moved).amax((0, 1)).mean()), float(sup_distance(one, other).amax(1).mean())
 
 
-def check_separation(exploration: Exploration, D_hat: Tensor, settings: DiagnosticSettings) -> Finding:
+def check_separation(exploration: Exploration, D_hat: Densities, settings: DiagnosticSettings) -> Finding:
     """A5: the smallest distance of two states of a layer, against what two estimates of one state differ by."""
-    layer = exploration.graph.layer.tolist()
-    pairs = [(s, t) for t in range(len(layer)) for s in range(t) if layer[s] == layer[t]]
     noise, zeta = exploration.noise, exploration.zeta_hat
-    least = min((float(sup_distance(D_hat[:, s], D_hat[:, t]).min()) for s, t in pairs), default=math.inf)
+    least = min(_least_distances(exploration.graph, D_hat), default=math.inf)
     numbers = {"zeta": zeta, "noise": noise, "least": least}
-    if not pairs:
+    if math.isinf(least):
         return Finding("A5", PLAUSIBLE, "no layer has two states", numbers)
     ratio = zeta / max(noise, 1e-300)
     text = (
@@ -210,3 +211,11 @@ def check_separation(exploration: Exploration, D_hat: Tensor, settings: Diagnost
     )
     apart = PLAUSIBLE if ratio >= settings.least_separation else DOUBTFUL
     return Finding("A5", VIOLATED if ratio <= 1 else apart, text, numbers)
+
+
+def _least_distances(graph: StateGraph, D_hat: Densities) -> Iterator[float]:
+    """Between every two states of a layer, in the simulator where they are nearest; one simulator at a time."""
+    for one in D_hat.split(1):
+        for step in range(graph.horizon):
+            D = dense(one[:, graph.states_of(step)])[0]  # [S, G]
+            yield from (float(sup_distance(D[s], D[:s]).min()) for s in range(1, len(D)))

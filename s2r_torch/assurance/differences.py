@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.assurance.findings import DOUBTFUL, PLAUSIBLE, SILENT, VIOLATED, DiagnosticSettings, Finding
+from s2r_torch.density.patches import Densities
 from s2r_torch.episodes import Guard, Transitions
 from s2r_torch.learning.calibration import bellman_table
 from s2r_torch.predictors.ensemble import Ensemble
@@ -57,7 +58,7 @@ def check_reactiveness(
 def check_realizability(
     simulators: Guard,
     data: tuple[Halves, ...],
-    D_hat: Tensor,
+    D_hat: Densities,
     ensemble: Ensemble,
     reach: Tensor,
     settings: DiagnosticSettings,

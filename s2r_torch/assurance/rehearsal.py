@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from s2r_torch.coverage import passages
+from s2r_torch.density.patches import Densities, Patches, all_rows
 from s2r_torch.deployment.collection import Collection
 from s2r_torch.deployment.deploy import collect, densities_apart
 from s2r_torch.deployment.likeness import Population, Reference, Sight
@@ -26,7 +26,7 @@ from s2r_torch.workers.simulators import in_parts, map_simulators
 class Rehearsal:
     """M simulators after the deploy procedure: each looked at, conditioned on, then acted in."""
 
-    D_hat: Tensor  # [M, xi, G] as Deploy estimates them
+    D_hat: Densities  # [M, xi, G] as Deploy estimates them
     sight: Sight  # what they are compared with other worlds by
     rollouts: Rollouts  # [M, k, H, ...] episodes of the conditioned policy
 
@@ -44,7 +44,7 @@ def rehearse(meta_policy: MetaPolicy, simulators: Guard, n_rollouts: int, seed: 
     """
     parts = map_simulators(_rehearse, in_parts(simulators), meta_policy, n_rollouts, seed)
     return Rehearsal(
-        torch.cat([part.D_hat for part in parts]),
+        all_rows([part.D_hat for part in parts]),
         Sight.joined([part.sight for part in parts]),
         Rollouts.joined([part.rollouts for part in parts]),
     )
@@ -56,7 +56,8 @@ def _rehearse(simulators: Guard, meta_policy: MetaPolicy, n_rollouts: int, seed:
     samples = recording.samples(meta_policy.problem.graph, meta_policy.readings)
     D_hat = meta_policy.densities(samples, _named(simulators))
     act, sight = meta_policy.condition(D_hat).act, _sight(meta_policy, simulators, recording)
-    return Rehearsal(D_hat, sight, rollout(simulators, act, n_rollouts, seed.child("act")))
+    kept = Patches.of(D_hat, meta_policy.problem.grid)
+    return Rehearsal(kept, sight, rollout(simulators, act, n_rollouts, seed.child("act")))
 
 
 def look(meta_policy: MetaPolicy, simulators: Guard, seed: Seed) -> Sight:

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from s2r_torch.base import PredictorGroup
 from s2r_torch.comparators.contract import Known
-from s2r_torch.predictors.ensemble import Ensemble
+from s2r_torch.density.patches import Densities
+from s2r_torch.predictors.ensemble import Ensemble, conditioned
 from s2r_torch.problem import Problem
 
 
@@ -29,7 +30,7 @@ class Bank:
         pairs: `[size, 2]` int64 (member, simulator) of every Q-function.
     """
 
-    def __init__(self, group: PredictorGroup, D: Tensor, pairs: Tensor):
+    def __init__(self, group: PredictorGroup, D: Densities, pairs: Tensor):
         members, self._member = pairs[:, 0].unique(return_inverse=True)
         simulators, self._simulator = pairs[:, 1].unique(return_inverse=True)
         self._group, self._D = group.subset(members.tolist()), D[simulators]
@@ -37,7 +38,7 @@ class Bank:
         self.size = len(pairs)
 
     @staticmethod
-    def ensemble(group: PredictorGroup, D: Tensor, problem: Problem) -> Ensemble:
+    def ensemble(group: PredictorGroup, D: Densities, problem: Problem) -> Ensemble:
         """The class of all members at all simulators."""
         pairs = torch.cartesian_prod(torch.arange(group.size), torch.arange(len(D)))
         bank = cast(PredictorGroup, Bank(group, D, pairs))  # but for `recipe` and its like: nobody saves a bank
@@ -45,7 +46,7 @@ class Bank:
 
     def condition(self, D: Tensor, readings: float | None = None) -> object:
         """Ignores both: the densities are the bank's own, of as many readings as F was trained on."""
-        return self._group.condition(self._D)
+        return conditioned(self._group, self._D)
 
     def q(self, conditioned: object, step: int, x: Tensor) -> Tensor:
         """x [1, n, d] -> [size, 1, n, A]; for one world at a time."""
@@ -57,7 +58,7 @@ class Bank:
         return Bank(self._whole, self._all, self._pairs[list(members)])
 
 
-def bank_of(known: Known, size: int) -> tuple[Ensemble, Tensor]:
+def bank_of(known: Known, size: int) -> tuple[Ensemble, Densities]:
     """What a bank is made of: our acting predictor alone, and densities [size, xi, G] of training simulators."""
     acting = known.policy.ensemble.subset([known.policy.chosen])
     return acting, known.data.D[:size]

@@ -35,6 +35,7 @@ from s2r_torch.comparators.contract import (
 from s2r_torch.comparators.identification import readings_of_states
 from s2r_torch.comparators.policies import each
 from s2r_torch.coverage import typical
+from s2r_torch.density.patches import Densities, dense
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Act, Guard, Ledger, rollout
 from s2r_torch.learning.calibration import bellman_table
@@ -44,6 +45,7 @@ from s2r_torch.schema import Range, Settings, Share, Size
 
 ROUNDS = 4
 ALIKE = 0.99  # share of readings on which two policies must agree to count as one
+AT_ONCE = 16  # simulators whose densities are compared at once
 
 
 def race(world: Guard, acts: Sequence[Act], budget: int, delta: float, seed: Seed) -> int:
@@ -76,7 +78,7 @@ class Racing:
 
     policy: MetaPolicy
     ensemble: Ensemble  # members that may act: the policy's own first
-    D: Tensor  # [B, xi, G] of the simulators
+    D: Densities  # [B, xi, G] of the simulators
     chosen: Tensor  # [B] the member that each of them prefers
     near: int
     most: int
@@ -100,7 +102,7 @@ class Racing:
 
     def _candidates(self, D_real: Tensor, readings: Sequence[Tensor]) -> list[Act]:
         """Ours first, then those that similar simulators chose, most often first; no two that act alike on readings."""
-        distance = (self.D - D_real).abs().amax((1, 2))
+        distance = torch.cat([(dense(part) - D_real).abs().amax((1, 2)) for part in self.D.split(AT_ONCE)])
         votes = Counter(self.chosen[distance.argsort()[: self.near]].tolist())
         layer = self.policy.problem.graph.layer.tolist()
         many = typical(torch.tensor([len(x) for x in readings]))

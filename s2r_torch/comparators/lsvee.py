@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
-from torch import Tensor
 
 from s2r_torch.base import START, Path, StateGraph
 from s2r_torch.comparators.bank import Bank, bank_of
 from s2r_torch.comparators.contract import Access, Attempt, Known, Worlds, register_comparator
+from s2r_torch.density.patches import Densities
 from s2r_torch.episodes import Act, Guard
 from s2r_torch.errors import SettingError
 from s2r_torch.families.layered import depth_first
@@ -77,7 +77,7 @@ class EliminationLearner:
     """Eliminates Q-functions of a bank by real rewards, in every world by itself."""
 
     acting: Ensemble  # the predictor of the bank
-    D: Tensor  # [N, xi, G] the bank's densities
+    D: Densities  # [N, xi, G] the bank's densities
     graph: StateGraph
     rule: str
     epsilon: float

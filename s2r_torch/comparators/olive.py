@@ -24,6 +24,7 @@ from torch import Tensor
 from s2r_torch.comparators.bank import Bank, bank_of
 from s2r_torch.comparators.contract import Access, Attempt, Known, Worlds, register_comparator
 from s2r_torch.comparators.random_actions import uniform
+from s2r_torch.density.patches import Densities
 from s2r_torch.episodes import Act, Guard, Rollouts, Transitions, observe, rollout
 from s2r_torch.predictors.ensemble import Ensemble, Evaluator
 from s2r_torch.rng import Seed
@@ -37,7 +38,7 @@ class OLIVELearner:
     """OLIVE on a bank of Q-functions, in every world by itself."""
 
     acting: Ensemble  # the predictor of the bank
-    D: Tensor  # [N, xi, G] the bank's densities
+    D: Densities  # [N, xi, G] the bank's densities
     epsilon: float
     slack: float
     rounds: int

@@ -145,11 +145,15 @@ class DensityGrid:
         index = torch.zeros(*x.shape[:-1], 1, dtype=torch.int64)
         weight = self.inside(x).double()[..., None]
         for j, a in enumerate(self.axes):
-            i, w = _locate(a, self._is_uniform[j], x[..., j].double())
+            i, w = self.cells_along(j, x[..., j])
             corners = torch.stack([i, i + 1], -1)
             index = (index[..., :, None] * len(a) + corners[..., None, :]).flatten(-2)
             weight = (weight[..., :, None] * torch.stack([1 - w, w], -1)[..., None, :]).flatten(-2)
         return index, weight
+
+    def cells_along(self, axis: int, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The cell of every coordinate x `[...]` on one axis, int64, and the place inside it in [0, 1]."""
+        return _locate(self.axes[axis], self._is_uniform[axis], x.double())
 
     def positions(self, rows: Tensor) -> Tensor:
         """A row of coordinates for each axis, `[d, n]`, in node numbers, float64: 2.5 is half-way from node 2 to 3."""

@@ -16,6 +16,7 @@ from s2r_torch.base import Path, ProblemSpec, after, check_shape, unmasked
 from s2r_torch.coverage import passes, typical
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.density.patches import Densities, Patches
 from s2r_torch.density.samples import by_name
 from s2r_torch.deployment.likeness import Reference
 from s2r_torch.deployment.recording.episodes import Recording
@@ -84,23 +85,23 @@ class MetaPolicy:
         return self.n_real * passes(self.problem.graph, self.cover)
 
     @plain_torch()
-    def condition(self, D_hat: Tensor, readings: Tensor | None = None) -> Policy:
+    def condition(self, D_hat: Densities, readings: Tensor | None = None) -> Policy:
         """The policy for one world's densities.
 
         Args:
-            D_hat: `[xi, G]`, or `[B, xi, G]` of B worlds.
+            D_hat: `[xi, G]`, or `[B, xi, G]` of B worlds, which may be patches (`density.patches`).
             readings: `[xi]` how many each state's density was estimated from; None for as many as Deploy takes.
         """
-        if not isinstance(D_hat, Tensor):
+        if not isinstance(D_hat, Tensor | Patches):
             refuse_kind("D_hat", D_hat, "Tensor")
         many = typical(self.readings if readings is None else readings)
-        one = D_hat.ndim == 2
+        one, numbers = len(D_hat.shape) == 2, D_hat.values if isinstance(D_hat, Patches) else D_hat
         expected = (self.problem.graph.num_states, self.problem.grid.num_points)
         check_shape("densities", D_hat, expected if one else (None, *expected), "another grid, or another state graph")
-        if not bool(torch.isfinite(D_hat).all()):
+        if not bool(torch.isfinite(numbers).all()):
             raise ObservationError(expected="finite densities", got="NaN or inf", cause="a damaged estimate")
         acting = self.ensemble.subset([self.chosen])
-        if not one:
+        if isinstance(D_hat, Patches) or not one:
             evaluator = acting.evaluator(D_hat, many)
             self._require_values(partial(evaluator.q_of, 0), (len(D_hat),))
             return Policy(partial(evaluator.q_of, 0), self.problem, len(D_hat), encoding=self.encoding)

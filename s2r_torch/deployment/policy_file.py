@@ -87,14 +87,6 @@ def save_policy(
         sign(path, header["digest"], sign_with)
 
 
-def save_exploration(path: Path | str, graph: StateGraph, D_hat: Tensor, estimator: DensityEstimator) -> None:
-    """Writes the state graph and densities [B, xi, G] of an exploration, atomically."""
-    tensors = {f"grid.axis{j}": axis.double() for j, axis in enumerate(estimator.grid.axes)}
-    tensors |= {"graph.next_state": graph.next_state, "graph.layer": graph.layer, "D_hat": D_hat}
-    header = {"paths": graph.paths, "bandwidth": estimator.bandwidth}
-    tensor_files.write(Path(path), tensors, header, "exploration")
-
-
 def require_finite(tensors: dict[str, Tensor], ensemble: Ensemble | None = None) -> None:
     """Raises CheckpointError unless all numbers are finite; names the tensors and, where known, the members."""
     broken = sorted(name for name, value in tensors.items() if not bool(torch.isfinite(value).all()))

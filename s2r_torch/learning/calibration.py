@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import START, StateGraph
+from s2r_torch.density.patches import Densities
 from s2r_torch.episodes import Guard, rollout
 from s2r_torch.learning.rules import Evidence, RuleSettings, calibrated
 from s2r_torch.predictors.ensemble import Ensemble
@@ -82,7 +83,7 @@ class BellmanTable:
         return self.risks.mean(1).sum(1)
 
 
-def bellman_table(simulators: Guard, D_hat: Tensor, ensemble: Ensemble, n: int, seed: Seed) -> BellmanTable:
+def bellman_table(simulators: Guard, D_hat: Densities, ensemble: Ensemble, n: int, seed: Seed) -> BellmanTable:
     """Bellman risks and values of all members at all states, backward over layers.
 
     Args:
@@ -99,7 +100,9 @@ def bellman_table(simulators: Guard, D_hat: Tensor, ensemble: Ensemble, n: int, 
     return BellmanTable(*(torch.cat(one, 1) for one in zip(*parts, strict=True)))
 
 
-def _table(simulators: Guard, D_hat: Tensor, ensemble: Ensemble, n: int, seed: Seed) -> tuple[Tensor, Tensor, Tensor]:
+def _table(
+    simulators: Guard, D_hat: Densities, ensemble: Ensemble, n: int, seed: Seed
+) -> tuple[Tensor, Tensor, Tensor]:
     """Risks, V_hat and what is earned, of some simulators."""
     graph: StateGraph = ensemble.problem.graph
     evaluator = ensemble.evaluator(D_hat)
@@ -184,7 +187,7 @@ def replay(risks: Tensor, layer: Tensor, n: int, b_bars: Tensor, delta: float) -
 
 
 def calibrate(
-    simulators: Guard, D_hat: Tensor, ensemble: Ensemble, settings: CalibrationSettings, seed: Seed
+    simulators: Guard, D_hat: Densities, ensemble: Ensemble, settings: CalibrationSettings, seed: Seed
 ) -> Calibration:
     """Measures misspecification and overrating on calibration simulators with densities D_hat [B, xi, G].
 

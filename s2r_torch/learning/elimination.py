@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import StateGraph
+from s2r_torch.density.patches import Densities
 from s2r_torch.episodes import Guard
 from s2r_torch.errors import RealizabilityError, SettingError
 from s2r_torch.learning.rules import Evidence, RuleSettings, a_posteriori_accuracy, rule_named
@@ -60,7 +61,7 @@ class Judges:
     """The simulators that judge F: fixed for a whole run of Algorithm 1."""
 
     simulators: Guard  # B simulators
-    D_hat: Tensor  # [B, xi, G]
+    D_hat: Densities  # [B, xi, G]
     graph: StateGraph
     ensemble: Ensemble
     budget: Budget

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import MAX_NODES, DensityGrid
 from s2r_torch.density.kernels import KERNELS, Kernel, make_kernel
 from s2r_torch.density.nodes import nodes_for
+from s2r_torch.density.patches import Patches
 from s2r_torch.density.samples import by_name
 from s2r_torch.episodes import Guard
 from s2r_torch.learning.merging import MergeSettings
@@ -24,7 +25,7 @@ from s2r_torch.memory import require_memory
 from s2r_torch.rng import Seed
 from s2r_torch.schema import OneOf, Positive, Range, Settings
 from s2r_torch.tours import readings, walk
-from s2r_torch.workers.simulators import each_simulators, in_parts
+from s2r_torch.workers.simulators import AT_ONCE, each_simulators, in_parts
 
 MOST_READINGS = 2**23  # numbers observed at once, 64 MiB; a simulator may hold ten times that
 PILOTS = 32  # simulators that a pilot looks at
@@ -108,12 +109,7 @@ def pilot_samples(simulators: Guard, n_pilot: int, seed: Seed) -> Tensor:
 
 
 def estimate_densities(
-    simulators: Guard,
-    graph: StateGraph,
-    estimator: DensityEstimator,
-    n_dist: int | Tensor,
-    seed: Seed,
-    dtype: torch.dtype = torch.float64,
+    simulators: Guard, graph: StateGraph, estimator: DensityEstimator, n_dist: int | Tensor, seed: Seed
 ) -> Tensor:
     """D_hat [B, xi, G] of known states on every simulator, from readings along tours (`tours.py`).
 
@@ -123,7 +119,6 @@ def estimate_densities(
         estimator: kernel, bandwidth and grid.
         n_dist: how many readings, of every state alike or of each, `[xi]`.
         seed: named stream.
-        dtype: of D_hat; it is estimated in float64.
 
     Raises:
         SettingError: there is less memory than D_hat takes.
@@ -132,20 +127,70 @@ def estimate_densities(
         w n_dist episodes per simulator for a path cover of w sequences. More readings than fit into memory are drawn in
         parts, whose estimates average. Memory of D_hat once: it may be gigabytes, which every copy takes again.
     """
-    given = graph, estimator, torch.as_tensor(n_dist).expand(graph.num_states), seed
-    shape, nodes = (len(simulators), graph.num_states, estimator.grid.num_points), estimator.grid.shape
+    D_hat = torch.empty(len(simulators), graph.num_states, estimator.grid.num_points, dtype=torch.float64)
+    done = 0
+    for part in _in_turn(_densities, simulators, len(simulators), graph, estimator, n_dist, seed):
+        D_hat[done : done + len(part)] = part
+        done += len(part)
+    return D_hat
+
+
+def estimate_patches(
+    simulators: Guard, graph: StateGraph, estimator: DensityEstimator, n_dist: int | Tensor, seed: Seed
+) -> Patches:
+    """The same, kept only where they are not 0: a fraction of the memory where there are many states."""
+    return Patches.joined([*_in_turn(_patches, simulators, AT_ONCE, graph, estimator, n_dist, seed)])
+
+
+def estimate_halves(
+    simulators: Guard, graph: StateGraph, estimator: DensityEstimator, n: int, seeds: tuple[Seed, Seed]
+) -> tuple[Patches, Patches]:
+    """D_hat of 2 n readings, and that of the first n of them alone.
+
+    Args:
+        simulators: B of them.
+        graph: the state graph.
+        estimator: kernel, bandwidth and grid.
+        n: readings of every state in either half.
+        seeds: of the halves.
+    """
+    parts = [*_in_turn(_halves, simulators, 2 * AT_ONCE, graph, estimator, n, seeds)]
+    whole, half = (Patches.joined(several) for several in zip(*parts, strict=True))
+    return whole, half
+
+
+def _in_turn(
+    task: Callable[..., Any],
+    simulators: Guard,
+    at_once: int,
+    graph: StateGraph,
+    estimator: DensityEstimator,
+    n_dist: int | Tensor,
+    seed: Any,
+) -> Iterator[Any]:
+    """What a task makes of the densities of some simulators after others, so many of which are in memory at once."""
+    shape, nodes = (at_once, graph.num_states, estimator.grid.num_points), estimator.grid.shape
     require_memory(
-        math.prod(shape) * dtype.itemsize,
+        math.prod(shape) * torch.float64.itemsize,
         f"densities of {shape[0]} simulators at {shape[1]} states on {' x '.join(map(str, nodes))} nodes",
         "a fine grid over many states: fewer density.nodes, or fewer predictors.num_simulators",
     )
-    D_hat = torch.empty(shape, dtype=dtype)
-    done = 0
-    with closing(each_simulators(_densities, in_parts(simulators), *given)) as parts:
-        for part in parts:
-            D_hat[done : done + len(part)] = part
-            done += len(part)
-    return D_hat
+    given = graph, estimator, torch.as_tensor(n_dist).expand(graph.num_states), seed
+    with closing(each_simulators(task, in_parts(simulators), *given)) as parts:
+        yield from parts
+
+
+def _patches(simulators: Guard, graph: StateGraph, estimator: DensityEstimator, wanted: Tensor, seed: Seed) -> Patches:
+    """Those of some simulators."""
+    return Patches.of(_densities(simulators, graph, estimator, wanted, seed), estimator.grid)
+
+
+def _halves(
+    simulators: Guard, graph: StateGraph, estimator: DensityEstimator, wanted: Tensor, seeds: tuple[Seed, Seed]
+) -> tuple[Patches, Patches]:
+    """Those of some simulators."""
+    one, other = (_densities(simulators, graph, estimator, wanted, seed) for seed in seeds)
+    return Patches.of((one + other) / 2, estimator.grid), Patches.of(one, estimator.grid)
 
 
 def _densities(simulators: Guard, graph: StateGraph, estimator: DensityEstimator, wanted: Tensor, seed: Seed) -> Tensor:

@@ -18,9 +18,10 @@ from s2r_torch.base import Path, StateGraph
 from s2r_torch.density.bands import sup_band
 from s2r_torch.density.difference import in_parts, pooled_difference
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
+from s2r_torch.density.patches import Densities
 from s2r_torch.episodes import Guard, observe
 from s2r_torch.errors import AmbiguousMergeError, ExplorationError
-from s2r_torch.learning.estimator import density_at, estimate_densities
+from s2r_torch.learning.estimator import density_at, estimate_patches
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.rng import Seed
 from s2r_torch.workers.simulators import each_simulators
@@ -54,7 +55,7 @@ class Exploration:
     """What Algorithm 2 found."""
 
     graph: StateGraph
-    D_hat: Tensor  # [B, xi, G] float64, from n_dist observations per state and simulator
+    D_hat: Densities  # [B, xi, G] float64, from n_dist observations per state and simulator
     visits: tuple[Visit, ...]  # every path visited, in depth-first order
     n_merge: int  # observations behind the distances of visits
     n_dist: int  # observations behind D_hat
@@ -125,7 +126,7 @@ def explore(
     for _ in range(simulators.spec.horizon):
         paths = search.look_at(paths)
     graph, visits = search.found()
-    D_hat = estimate_densities(simulators, graph, estimator, n_dist, seed)
+    D_hat = estimate_patches(simulators, graph, estimator, n_dist, seed)
     return Exploration(graph, D_hat, visits, merge.n_merge, n_dist)
 
 

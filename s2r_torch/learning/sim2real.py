@@ -9,6 +9,7 @@ from torch import Tensor
 
 from s2r_torch.base import START
 from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.density.patches import dense
 from s2r_torch.episodes import Guard
 from s2r_torch.errors import SettingError
 from s2r_torch.learning.calibration import density_b_bar
@@ -101,7 +102,7 @@ def gather_judges(sample: Callable[[int], Guard], ensemble: Ensemble, trial: Tri
     ensemble.problem.graph.require_same(exploration.graph)
     budget, oracle = trial.budget, trial.oracle_b_bar
     if oracle is not None:
-        budget = replace(budget, b_bar=oracle(exploration.D_hat))
+        budget = replace(budget, b_bar=oracle(dense(exploration.D_hat)))
     judges = Judges(
         simulators.for_purpose("eliminate"),
         exploration.D_hat,

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from s2r_torch.base import PredictorGroup, StateGraph
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.lookup import LookUp, by_axis, place
+from s2r_torch.density.patches import dense
 from s2r_torch.predictors.nets.net import Net
 
 ROWS = 2**14  # readings evaluated at once, so that memory does not grow with them
@@ -52,7 +53,7 @@ class NetActor(nn.Module):
         conditioned = net.condition(D[None], readings)
         self.prepared = [step.part(slice(0, 1), slice(0, 1)) for step in conditioned.steps]
         layers = [graph.states_of(step) if net.looks_up else [] for step in range(graph.horizon)]
-        self.looked_up, self.of_step = _looked_up(self.grid, conditioned.D[0] / net.height, layers)
+        self.looked_up, self.of_step = _looked_up(self.grid, dense(conditioned.D)[0] / net.height, layers)
         chains = (step.chain(prepared) for step, prepared in zip(self.steps, self.prepared, strict=True))
         self.chains = [[(weight[0].numpy(), rows) for weight, rows in chain] for chain in chains]
         self.box = list(zip(net.x_centre.tolist(), net.x_half.tolist(), strict=True))

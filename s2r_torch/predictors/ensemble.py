@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from s2r_torch.base import PredictorGroup
+from s2r_torch.density.patches import Densities, dense
 from s2r_torch.episodes import Act, Transitions
 from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.predictors.nets.net import slices
@@ -79,7 +81,7 @@ class Ensemble:
             place -= group.size
         raise IndexError(member)
 
-    def evaluator(self, D: Tensor, readings: float | None = None) -> Evaluator:
+    def evaluator(self, D: Densities, readings: float | None = None) -> Evaluator:
         """The class conditioned on the densities D [B, xi, G] of B simulators.
 
         Args:
@@ -114,7 +116,7 @@ class Evaluator:
     whatever F, B and n are.
     """
 
-    def __init__(self, ensemble: Ensemble, D: Tensor, readings: float | None = None):
+    def __init__(self, ensemble: Ensemble, D: Densities, readings: float | None = None):
         self.size = ensemble.size
         self._ensemble, self._class, self._D = ensemble, ensemble, D  # what is left of the class, the class
         self._readings, self._members = readings, torch.arange(ensemble.size)
@@ -324,7 +326,12 @@ class Evaluator:
         return full
 
 
-def _blocks(ensemble: Ensemble, D: Tensor, readings: float | None) -> list[_Block]:
+def conditioned(group: PredictorGroup, D: Densities, readings: float | None = None) -> object:
+    """What a group makes of densities [B, xi, G]; all nodes are written out for one that does not take patches."""
+    return group.condition(cast(Any, D) if getattr(group, "takes_patches", False) else dense(D), readings)
+
+
+def _blocks(ensemble: Ensemble, D: Densities, readings: float | None) -> list[_Block]:
     """The class in blocks of at most `CHUNK` (member, simulator) pairs; simulators are cut alike for all groups."""
     most = min(CHUNK, MEMBERS)
     widest = min(most, max(group.size for group in ensemble.groups))
@@ -334,7 +341,7 @@ def _blocks(ensemble: Ensemble, D: Tensor, readings: float | None) -> list[_Bloc
             members = slice(start + part.start, start + part.stop)
             piece = group if members.stop - members.start == group.size else group.subset(range(part.start, part.stop))
             for rows in slices(D.shape[0], CHUNK // widest):
-                blocks.append(_Block(piece, members, rows, piece.condition(D[rows], readings)))
+                blocks.append(_Block(piece, members, rows, conditioned(piece, D[rows], readings)))
         start += group.size
     return blocks
 

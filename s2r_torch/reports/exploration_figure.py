@@ -12,6 +12,7 @@ from torch import Tensor
 
 from s2r_torch.base import StateGraph
 from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.patches import Densities, dense
 from s2r_torch.learning.exploration import Exploration
 from s2r_torch.reports.style import new_figure
 
@@ -31,26 +32,28 @@ def exploration_figure(exploration: Exploration, grid: DensityGrid, obs_names: t
     graph = exploration.graph
     tall = max(1.6, 0.29 * max(graph.states_per_layer) + 0.5)
     shown = unlike_simulators(exploration.D_hat)
+    D_hat = dense(exploration.D_hat[shown])
     width = min(max(8.5, 2.1 * graph.horizon), 18.0)
     figure = new_figure(width, 2.3 + tall + 1.9 * len(shown) + 1.9)
     heights = (tall + 0.7, *(1.9 for _ in shown), 1.9)
     parts = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     draw_graph(parts[0].subplots(), exploration)
-    top = float(exploration.D_hat[shown].max())
-    for part, b in zip(parts[1:-1], shown, strict=True):
+    top = float(D_hat.max())
+    for part, b, D in zip(parts[1:-1], shown, D_hat, strict=True):
         part.suptitle(_density_title(b, grid), x=0.01, ha="left", fontsize=10)
         for step, axes in enumerate(part.subplots(1, graph.horizon, squeeze=False)[0]):
             states = graph.states_of(step)
-            draw_densities(axes, exploration.D_hat[b, states], states, grid, obs_names, top, exploration.band)
+            draw_densities(axes, D[states], states, grid, obs_names, top, exploration.band)
             axes.set_title(f"step {step}", fontsize=8, color="#555555")
     parts[-1].suptitle(_why_merged(exploration), x=0.01, ha="left", fontsize=10)
     draw_distances(parts[-1].subplots(), exploration)
     return figure
 
 
-def unlike_simulators(D_hat: Tensor) -> list[int]:
+def unlike_simulators(D_hat: Densities) -> list[int]:
     """The first simulator, and the one whose densities [B, xi, G] differ from its most."""
-    other = int((D_hat - D_hat[:1]).abs().mean((1, 2)).argmax())
+    first = dense(D_hat[:1])
+    other = int(torch.cat([(dense(part) - first).abs().mean((1, 2)) for part in D_hat.split(1)]).argmax())
     return [0] if other == 0 else [0, other]
 
 

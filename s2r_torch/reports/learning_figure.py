@@ -12,6 +12,7 @@ from matplotlib.patheffects import withStroke
 from torch import Tensor
 
 from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.patches import Densities, dense
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.problem import Problem
 from s2r_torch.progress import Row
@@ -42,7 +43,7 @@ class Surfaces:
         return (D / D.amax().clamp(min=1e-12)).clamp(min=0)
 
 
-def surfaces(meta_policy: MetaPolicy, D_hat: Tensor, theta: Tensor) -> Surfaces:
+def surfaces(meta_policy: MetaPolicy, D_hat: Densities, theta: Tensor) -> Surfaces:
     """The chosen member on the whole grid, in the two simulators in which its policies differ most.
 
     Args:
@@ -54,11 +55,11 @@ def surfaces(meta_policy: MetaPolicy, D_hat: Tensor, theta: Tensor) -> Surfaces:
     alone, nodes = meta_policy.ensemble.subset([meta_policy.chosen]), problem.grid.nodes.expand(count, -1, -1)
     values = alone.evaluator(D_hat[:count])
     q = torch.stack([values.q_of(0, step, nodes) for step in range(problem.graph.horizon)], 1)  # [B, H, G, A]
-    seen = torch.stack([D_hat[:count, problem.graph.states_of(h)].amax(1) for h in range(q.shape[1])], 1)
+    seen = torch.stack([dense(D_hat[:count, problem.graph.states_of(h)]).amax(1) for h in range(q.shape[1])], 1)
     preference = ((q - q.mean(-1, keepdim=True)) * (seen > SEEN * seen.amax())[..., None]).flatten(1)
     distance = torch.cdist(preference, preference)
     pair = tuple(sorted(divmod(int(distance.argmax()), count)))
-    return Surfaces(problem, pair, theta[list(pair)], D_hat[list(pair)], q[list(pair)])
+    return Surfaces(problem, pair, theta[list(pair)], dense(D_hat[list(pair)]), q[list(pair)])
 
 
 def learning_figure(summary: Summary, rows: list[Row], shown: Surfaces) -> Figure:

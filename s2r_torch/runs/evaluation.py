@@ -12,6 +12,7 @@ from torch import Tensor
 from s2r_torch.assurance.appraisal import Appraisal
 from s2r_torch.assurance.rehearsal import policy_after
 from s2r_torch.comparators.contract import COMPARATORS, Attempt, Worlds
+from s2r_torch.density.patches import Densities, Patches, all_rows
 from s2r_torch.deployment.deploy import deploy
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Act, Guard, Ledger, rollout
@@ -64,7 +65,7 @@ class Worth:
 
 def deploy_in(
     meta_policy: MetaPolicy, draws: Draws, count: int, on_world: Callable[[int], None]
-) -> tuple[Tensor, int, dict[str, int]]:
+) -> tuple[Densities, int, dict[str, int]]:
     """Deploys in `count` fresh worlds, one after another (Algorithm 7).
 
     Returns:
@@ -78,20 +79,21 @@ def deploy_in(
         densities.append(D_real)
         verdicts[verdict] += 1
         on_world(w)
-    return torch.stack(densities), episodes, dict(verdicts)
+    return all_rows(densities), episodes, dict(verdicts)
 
 
 def _deploy_in_one(
     shared: tuple[MetaPolicy, Draws], payload: tuple[int, Tensor], tell: Tell
-) -> tuple[Tensor, int, str, Ledger]:
-    """D_real [xi, G] of one world, its episodes, the verdict on it, and all that was counted."""
+) -> tuple[Densities, int, str, Ledger]:
+    """D_real [1, xi, G] of one world, its episodes, the verdict on it, and all that was counted."""
     (meta_policy, draws), (w, theta), ledger = shared, payload, Ledger()
     deployed = deploy(meta_policy, draws.world("world", w, theta), ledger, refuse=False)
-    return deployed.D_real, deployed.episodes, deployed.likeness.verdict, ledger
+    D_real = Patches.of(deployed.D_real[None], meta_policy.problem.grid)
+    return D_real, deployed.episodes, deployed.likeness.verdict, ledger
 
 
 def value_deployed(
-    meta_policy: MetaPolicy, D_real: Tensor, draws: Draws, n_rollouts: int, unknown: StandIn = BOUND
+    meta_policy: MetaPolicy, D_real: Densities, draws: Draws, n_rollouts: int, unknown: StandIn = BOUND
 ) -> Worth:
     """Compares the policies conditioned on D_real [W, xi, G] with the best possible ones in the same worlds."""
     count = len(D_real)

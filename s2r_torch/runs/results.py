@@ -14,6 +14,7 @@ from s2r_torch.comparators.policy_search import GridPolicy
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import KERNELS, make_kernel
+from s2r_torch.density.patches import Densities, Patches
 from s2r_torch.deployment.certificate import Certificate, Gap, Refusals
 from s2r_torch.deployment.factors import Factors
 from s2r_torch.deployment.likeness import Population, Reference
@@ -143,7 +144,7 @@ class Certified:
 class Deployed:
     """What was seen in the held-out worlds, without any reward."""
 
-    D_real: Tensor  # [W, xi, G]
+    D_real: Densities  # [W, xi, G]
     episodes: int  # real ones, per world
     verdicts: dict[str, int]  # how many worlds were found consistent, doubtful, refused or untested
 
@@ -217,8 +218,8 @@ def _encoding(recipe: Json, tensors: dict, raw: ProblemSpec, spec: ProblemSpec) 
 RECORDS = (
     Encoded, Checked, Explored, Trained, Calibrated, Learned, Appraised, Diagnosed, Certified, Deployed, Compared,
     Evaluated, NetEstimate, LipschitzEstimate, Exploration, Visit, StateGraph, MergeSettings, DensityEstimator,
-    DensityGrid, Problem, ProblemSpec, Transitions, Calibration, Budget, Outcome, Choice, Round, Knowledge, Call,
-    MetaPolicy, Reference, Population, Factors, Certificate, Gap, Refusals, Appraisal, Diagnosis, Finding, Worth,
+    DensityGrid, Patches, Problem, ProblemSpec, Transitions, Calibration, Budget, Outcome, Choice, Round, Knowledge,
+    Call, MetaPolicy, Reference, Population, Factors, Certificate, Gap, Refusals, Appraisal, Diagnosis, Finding, Worth,
     Looking, Fitted, Cell, GridPolicy,
 )  # fmt: skip
 MADE = {Ensemble: Made(_parts, _ensemble), Encoding: Made(_encoding_parts, _encoding)} | {

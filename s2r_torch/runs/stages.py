@@ -14,8 +14,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from torch import Tensor
-
 from s2r_torch.assurance.appraisal import appraise as appraise_policy
 from s2r_torch.assurance.appraisal import mean_rewards
 from s2r_torch.assurance.certify import certify as certify_policy
@@ -25,11 +23,12 @@ from s2r_torch.base import PredictorGroup
 from s2r_torch.comparators.contract import COMPARATORS, Known, Worlds
 from s2r_torch.comparators.open_loop import best_action_list
 from s2r_torch.coverage import path_cover
+from s2r_torch.density.patches import Patches
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Transitions
 from s2r_torch.learning import exploration
 from s2r_torch.learning.calibration import calibrate as calibrate_class
-from s2r_torch.learning.estimator import estimate_densities, make_estimator
+from s2r_torch.learning.estimator import estimate_patches, make_estimator
 from s2r_torch.learning.sim2real import Trial, method_named
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.registry import variants
@@ -260,7 +259,10 @@ def compare(context: Context, explored: Explored, trained: Trained, learned: Lea
 
 def known_before(context: Context, explored: Explored, trained: Trained, learned: Learned) -> Known:
     """What our own method knows before it is deployed: all that a comparator may know."""
-    problem, data = trained.ensemble.problem, TrainingData(explored.exploration.D_hat, trained.samples)
+    problem, data = (
+        trained.ensemble.problem,
+        TrainingData(explored.exploration.D_hat, trained.samples),
+    )
     trainer = make_trainer(context, problem, data)
     return Known(problem, data, context.draws, trainer.train, context.seed, learned.meta_policy, trained.ensemble)
 
@@ -291,7 +293,7 @@ def evaluate(
     return Evaluated(worth, looking, values, (*([wrong] if wrong else []), *remarks))
 
 
-def _densities(context: Context, explored: Explored, simulators, seed: Seed) -> Tensor:
+def _densities(context: Context, explored: Explored, simulators, seed: Seed) -> Patches:
     """D_hat of a stage's own simulators, from n_dist readings a state."""
     n_dist = context.settings.budget.n_dist
-    return estimate_densities(simulators, explored.exploration.graph, explored.estimator, n_dist, seed.child("density"))
+    return estimate_patches(simulators, explored.exploration.graph, explored.estimator, n_dist, seed.child("density"))

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
 from s2r_torch.coverage import passes, path_cover, typical
+from s2r_torch.density.patches import Patches
 from s2r_torch.episodes import Guard
-from s2r_torch.learning.estimator import estimate_densities
+from s2r_torch.learning.estimator import estimate_patches
 from s2r_torch.predictors.training.data import TrainingData
 from s2r_torch.problem import Problem
 from s2r_torch.rng import Seed
@@ -40,7 +38,7 @@ def make_trainer(context: Context, problem: Problem, data: TrainingData) -> Trai
     )
 
 
-def densities_of_fewer(context: Context, explored: Explored, simulators: Guard, seed: Seed) -> dict[float, Tensor]:
+def densities_of_fewer(context: Context, explored: Explored, simulators: Guard, seed: Seed) -> dict[float, Patches]:
     """Readings per state -> densities [B, xi, G] of the training simulators as a deployment with so few sees them."""
     graph = explored.exploration.graph
     lenient = replace(explored.estimator, off_grid_limit=1.0, allow_constant=True)  # of few, one may be anywhere
@@ -49,5 +47,5 @@ def densities_of_fewer(context: Context, explored: Explored, simulators: Guard, 
         readings = typical(n * along)
         if readings < explored.exploration.n_dist:
             own = seed.child("fewer", n)
-            fewer[readings] = estimate_densities(simulators, graph, lenient, n * along, own, torch.float32)
+            fewer[readings] = estimate_patches(simulators, graph, lenient, n * along, own)
     return fewer

@@ -12,8 +12,6 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from typing import Any
 
-from torch import Tensor
-
 from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.errors import SimulatorError, WorkerError
 from s2r_torch.workers.engines import Tell
@@ -21,12 +19,12 @@ from s2r_torch.workers.engines import Tell
 AT_ONCE = 16  # simulators of a part: few enough that 64 workers have some of 1000, enough that batches pay
 
 
-def in_parts(simulators: Guard, *each: Tensor) -> list[tuple]:
+def in_parts(simulators: Guard, *each: Any) -> list[tuple]:
     """Payloads (simulators, rows of every tensor) for `map_simulators`, some simulators each, in order.
 
     Args:
         simulators: B of them.
-        each: tensors `[B, ...]`.
+        each: tensors `[B, ...]`, or densities.
     """
     cuts = [range(start, min(start + AT_ONCE, len(simulators))) for start in range(0, len(simulators), AT_ONCE)]
     return [(simulators.select(rows), *(tensor[rows.start : rows.stop] for tensor in each)) for rows in cuts]

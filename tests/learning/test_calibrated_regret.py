@@ -13,6 +13,7 @@ import torch
 from support.exact_class import CASES, SMALLEST, Exact
 from torch import Tensor
 
+from s2r_torch.density.patches import dense
 from s2r_torch.families.mixture.predictors import MixturePredictors
 from s2r_torch.learning.calibration import CalibrationSettings, calibrate
 from s2r_torch.learning.elimination import Elimination, Judges, Knowledge
@@ -117,7 +118,7 @@ def residuals(judges: Judges, knowledge: Knowledge, theta: Tensor, f: int, state
     (group,) = judges.ensemble.subset([f]).groups
     following = GRAPH.next_state[state]
     after = knowledge.V_hat[f][:, following.clamp(min=0)] * (following >= 0)  # [B, A]
-    conditioned, rewards = group.condition(judges.D_hat), MIXTURE.truth(theta).reward[:, state]
+    conditioned, rewards = group.condition(dense(judges.D_hat)), MIXTURE.truth(theta).reward[:, state]
     centres = (torch.arange(3, dtype=torch.float64) + 0.5)[:, None].expand(B, -1, 1)
     e = group.q(conditioned, step, centres)[0] - after[:, None] - rewards[:, :: MIXTURE.quadrature]  # [B, J, A]
     weight = MIXTURE.cell_probabilities(theta)[:, state]

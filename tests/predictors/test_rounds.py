@@ -87,8 +87,8 @@ def test_teacher_and_net_look_at_a_batch_with_one_look_up(monkeypatch):
     V_hat, walked = torch.rand(2, len(D), where.graph.num_states), torch.ones(len(D), where.graph.num_states)
     targets = Values.of(net, Payments.of(data, where.spec.num_actions), V_hat, walked, 1, 8)
     assert targets.teacher is net
-    look_up = nets.look_up
-    monkeypatch.setattr(nets, "look_up", lambda *given: (looked.append(1), look_up(*given))[1])
+    looked_up = nets.looked_up
+    monkeypatch.setattr(nets, "looked_up", lambda *given: (looked.append(1), looked_up(*given))[1])
     rows, columns = torch.tensor([3, 7]), torch.tensor([[0, 9], [4, 15]])
     seen = view.at(net, rows, columns)
     wanted, _ = targets.of_seen(seen)

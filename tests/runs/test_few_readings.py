@@ -7,6 +7,7 @@ from support.policies import policy_of
 from s2r_torch.assurance.rehearsal import rehearse
 from s2r_torch.coverage import passes, path_cover, typical
 from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.density.patches import heights
 from s2r_torch.deployment.deploy import deploy
 from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.errors import SettingError
@@ -38,7 +39,7 @@ def test_levels_of_noise_below_that_of_n_dist(readings, kept, monkeypatch):
     (data,), graph = told, explored.exploration.graph
     along = passes(graph, path_cover(graph))
     assert [*data.levels] == [30, *(typical(n * along) for n in kept)]
-    rough = [float(D.amax(-1).mean()) for _, D in sorted(data.levels.items(), reverse=True)]
+    rough = [float(heights(D).mean()) for _, D in sorted(data.levels.items(), reverse=True)]
     assert rough == sorted(rough) and all(D.shape == data.D.shape for D in data.levels.values())
 
 

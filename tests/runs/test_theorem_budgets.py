@@ -9,6 +9,7 @@ from support.smoke import SMALL, composed
 
 from s2r_torch.commands.configuration import plain_config
 from s2r_torch.density.estimator import sup_distance
+from s2r_torch.density.patches import dense
 from s2r_torch.episodes import Ledger
 from s2r_torch.errors import SettingError
 from s2r_torch.families import exact
@@ -92,7 +93,7 @@ def test_theorem_r_from_exploration_to_deployment():
 
     bumps = bump_density((grid.nodes - torch.arange(3) - 0.5) / 0.5, family.smoothness) / 0.5
     theta = context.draws.theta("judge", budget.num_simulators)
-    D_hat = learned.outcome.exploration.D_hat
+    D_hat = dense(learned.outcome.exploration.D_hat)
     error = float(sup_distance(D_hat, family.cell_probabilities(theta) @ bumps.T).max())
     assert error <= min(budget.phi / (2 * C_L), family.spec.zeta / 4)  # C_dist = 1 is enough for this kernel here
     (call,), alive = learned.outcome.choice.knowledge.history, learned.outcome.choice.knowledge.alive

@@ -9,6 +9,7 @@ from torch import Tensor
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
+from s2r_torch.density.patches import dense
 from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.families import exact
 from s2r_torch.families.mixture.family import Mixture
@@ -81,7 +82,7 @@ class Exact:
         """f(D, x, a) [F, B, J, A], one x in each cell: all there is, as predictors see the cell alone."""
         (group,) = self.ensemble.groups
         centres = (torch.arange(self.mixture.num_cells, dtype=torch.float64) + 0.5)[:, None].expand(len(D), -1, 1)
-        return group.q(group.condition(D), step, centres)
+        return group.q(group.condition(dense(D)), step, centres)
 
     def values(self, D: Tensor, theta: Tensor, state: int) -> Tensor:
         """E max_a f(D, x, a) [F, B] over x at a state of theta's environments."""

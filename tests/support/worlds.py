@@ -18,6 +18,7 @@ from s2r_torch.coverage import path_cover
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
+from s2r_torch.density.patches import dense
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.families.layered import LayeredSimulators, LayeredWorld, depth_first
@@ -224,7 +225,7 @@ def oracle_of(judges: Judges) -> naive.World:
         return data.x[..., 0].tolist(), data.actions.tolist(), data.rewards.tolist()
 
     return naive.World(
-        predictors=naive_predictors(judges.ensemble, judges.D_hat),
+        predictors=naive_predictors(judges.ensemble, dense(judges.D_hat)),
         B=len(fresh),
         horizon=graph.horizon,
         num_actions=graph.num_actions,

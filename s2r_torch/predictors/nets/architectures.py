@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from s2r_torch.density.patches import Densities, dense
 from s2r_torch.encoders.regression import Regression
 from s2r_torch.predictors.nets.embeddings import (
     layer_means,
@@ -99,7 +100,7 @@ class SetsNet(StatisticsNet):
         return self.statistics(D).flatten(1)
 
     @torch.no_grad()
-    def fit_scales(self, D: Tensor) -> None:
+    def fit_scales(self, D: Densities) -> None:
         """One scale and reference per statistic, shared by all states."""
         super().fit_scales(D)
         xi = self.problem.graph.num_states
@@ -108,7 +109,7 @@ class SetsNet(StatisticsNet):
         self.spread.copy_((spread.square().mean(0) + between).sqrt().repeat(xi))
         self.centre.copy_(centre.mean(0).repeat(xi))
 
-    def fit_readings(self, levels: Mapping[float, Tensor]) -> None:
+    def fit_readings(self, levels: Mapping[float, Densities]) -> None:
         super().fit_readings(levels)
         xi = self.problem.graph.num_states
         self.drift.copy_(self.drift.view(xi, -1).mean(0).repeat(xi))
@@ -222,15 +223,15 @@ class ConesNet(StatisticsNet):
         return sup_distances(self._statistics(D), self.anchors)
 
     @torch.no_grad()
-    def fit_scales(self, D: Tensor) -> None:
+    def fit_scales(self, D: Densities) -> None:
         """The first training densities become anchors, repeated where there are too few; distances stay as they are."""
-        first = torch.arange(len(self.anchors), device=D.device) % len(D)
-        self.anchors.copy_(self._statistics(D[first].to(self.anchors.dtype)))
+        first = torch.arange(len(self.anchors), device="cpu") % len(D)
+        self.anchors.copy_(self._statistics(dense(D[first]).to(self.anchors.dtype)))
         super().fit_scales(D)
         self.centre.zero_()
         self.spread.fill_(1.0)
 
-    def fit_readings(self, levels: Mapping[float, Tensor]) -> None:
+    def fit_readings(self, levels: Mapping[float, Densities]) -> None:
         super().fit_readings(levels)
         self.drift.zero_()
 

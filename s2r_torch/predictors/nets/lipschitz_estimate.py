@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import StateGraph
+from s2r_torch.density.patches import Densities, dense
 from s2r_torch.episodes import Transitions
 from s2r_torch.errors import SettingError
 
@@ -38,7 +39,7 @@ class LipschitzEstimate:
     pairs: int
 
 
-def pairwise_lipschitz(D: Tensor, samples: Sequence[Transitions], graph: StateGraph) -> LipschitzEstimate:
+def pairwise_lipschitz(D: Densities, samples: Sequence[Transitions], graph: StateGraph) -> LipschitzEstimate:
     """The estimate above.
 
     Args:
@@ -54,8 +55,8 @@ def pairwise_lipschitz(D: Tensor, samples: Sequence[Transitions], graph: StateGr
     """
     B = min(len(D), MAX_SIMULATORS)
     Q, variance = mean_values(tuple(_first(t, B) for t in samples), graph)
-    D = D[:B].flatten(1).float()
-    distance = torch.cdist(D, D, p=float("inf")).double()
+    flat = dense(D[:B]).flatten(1).float()
+    distance = torch.cdist(flat, flat, p=float("inf")).double()
     one, two = torch.triu_indices(B, B, 1)
     gap, distance = (Q[one] - Q[two]).abs(), distance[one, two]
     noise = Z_SCORE * (variance[one] + variance[two]).sqrt()

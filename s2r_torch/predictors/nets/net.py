@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from s2r_torch.base import check_shape
 from s2r_torch.defaults import plain_torch
-from s2r_torch.density.grid import look_up
+from s2r_torch.density.patches import Densities, dense, heights, looked_up
 from s2r_torch.errors import LipschitzError, SettingError
 from s2r_torch.predictors.nets.heads import head_class
 from s2r_torch.predictors.nets.learned_embeddings import Embedding
@@ -53,7 +53,7 @@ SUMMARISED = 2**24  # numbers of densities at once: 64 MiB, of which summaries m
 class Conditioned:
     """A group conditioned on the densities of B simulators."""
 
-    D: Tensor  # [B, xi, G]
+    D: Densities  # [B, xi, G]
     steps: tuple  # [H] what every step's networks prepared from D
 
 
@@ -113,6 +113,7 @@ class Net(nn.Module):
 
     limits = ""  # one line: why it falls short where the others do not, as measured; tables print it
     certified = True  # whether `lipschitz_bound` is a proof; False for a user's own network without one
+    takes_patches = True  # `condition` takes densities either way
     looks_up = True  # whether densities are looked up at x
     common_spread = False  # whether all summaries share one scale
     bound_factor = 2.0  # C_L over the pairwise estimate, for lipschitz_bound=auto (lipschitz_estimate.py)
@@ -160,9 +161,9 @@ class Net(nn.Module):
     # -- scales, frozen from the training densities ------------------------------------------------------------------
 
     @torch.no_grad()
-    def fit_scales(self, D: Tensor) -> None:
+    def fit_scales(self, D: Densities) -> None:
         """Freezes reference and scale of every summary from training densities [B, xi, G]; never per D."""
-        self.height.fill_(D.amax(-1).to(self.height.dtype).mean().clamp(min=1e-12))
+        self.height.fill_(heights(D).to(self.height.dtype).mean().clamp(min=1e-12))
         values = self.summaries(D)
         self.centre.copy_(values.mean(0))
         if self.common_spread:
@@ -173,7 +174,7 @@ class Net(nn.Module):
         self.spread.clamp_(min=1e-12)
 
     @torch.no_grad()
-    def fit_readings(self, levels: Mapping[float, Tensor]) -> None:
+    def fit_readings(self, levels: Mapping[float, Densities]) -> None:
         """Freezes between which numbers of readings training saw densities, and what few of them do to summaries.
 
         Args:
@@ -191,12 +192,13 @@ class Net(nn.Module):
 
     # -- PredictorGroup ----------------------------------------------------------------------------------------------
 
-    def summaries(self, D: Tensor) -> Tensor:
+    def summaries(self, D: Densities) -> Tensor:
         """`summary` [B, K] of many, some simulators at a time."""
-        some = D.split(max(1, SUMMARISED // D[0].numel())) if len(D) else (D,)
-        return torch.cat([self.summary(part.to(self.height.dtype)) for part in some])
+        _, xi, G = D.shape
+        some = D.split(max(1, SUMMARISED // max(1, xi * G)))
+        return torch.cat([self.summary(dense(part.to(self.height.dtype))) for part in some])
 
-    def standardised(self, D: Tensor, scarcity: Tensor | None = None) -> Tensor:
+    def standardised(self, D: Densities, scarcity: Tensor | None = None) -> Tensor:
         """The summaries that the networks see, [B, K], for densities of scarcity [B]; None for zeros."""
         centre = self.centre if scarcity is None else self.centre + self.drift * scarcity[:, None]
         return (self.summaries(D) - centre) / self.spread
@@ -213,15 +215,16 @@ class Net(nn.Module):
         noise = torch.as_tensor(readings, dtype=least.dtype, device=least.device).rsqrt().clamp(least, most)
         return (noise - least) / (most - least).clamp(min=1e-6)
 
-    def local(self, D: Tensor, step: int, x: Tensor) -> Tensor:
+    def local(self, D: Densities, step: int, x: Tensor) -> Tensor:
         """Densities of the step's states looked up at x [B, n, d], in units of the height: [B, n, S_h]."""
         return self.looked_up(D[:, self.problem.graph.states_of(step)] if self.looks_up else D[:, :0], x)
 
-    def looked_up(self, D: Tensor, x: Tensor, rows: Tensor | None = None) -> Tensor:
+    def looked_up(self, D: Densities, x: Tensor, rows: Tensor | None = None) -> Tensor:
         """The same, given the densities of these states alone [B, S_h, G], or [R, S_h, G] and rows [B] of them."""
         if not self.looks_up:
             return self.height.new_zeros(*x.shape[:2], 0)
-        return look_up(D, *self.problem.grid.locate(x), rows) / self.height.to(D.device)
+        found = looked_up(D, self.problem.grid, x, rows)
+        return found / self.height.to(found.device)
 
     def scaled_x(self, x: Tensor) -> Tensor:
         """Observations in [-1, 1], cut at 3; centred in float64, so that a box far from 0 loses nothing."""
@@ -241,7 +244,7 @@ class Net(nn.Module):
         return net(net.prepare(summary, scarcity.expand(len(summary)), self.constants()), local, self.scaled_x(x))
 
     @torch.no_grad()
-    def condition(self, D: Tensor, readings: float | None = None) -> Conditioned:
+    def condition(self, D: Densities, readings: float | None = None) -> Conditioned:
         graph, grid = self.problem.graph, self.problem.grid
         check_shape("densities", D, (None, graph.num_states, grid.num_points), "another grid or another state graph")
         D = D.to(self.height.dtype)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from s2r_torch.density.patches import Densities, Patches
 from s2r_torch.episodes import Transitions
 
 
@@ -15,19 +16,21 @@ from s2r_torch.episodes import Transitions
 class TrainingData:
     """Draws of theta that train F, and judge nothing."""
 
-    D: Tensor  # [B, xi, G] estimated densities
+    D: Densities  # [B, xi, G] estimated
     samples: tuple[Transitions, ...]  # [xi] transitions at every state
     readings: float = 1.0  # behind every density of D
-    fewer: Mapping[float, Tensor] = field(default_factory=dict)  # fewer readings -> [B, xi, G] estimated from them
+    fewer: Mapping[float, Densities] = field(default_factory=dict)  # fewer readings -> [B, xi, G] estimated from them
 
     @property
-    def levels(self) -> dict[float, Tensor]:
+    def levels(self) -> dict[float, Densities]:
         """Readings behind the density of a state (geometric mean over states) -> densities; those of D come first."""
         return {self.readings: self.D, **self.fewer}
 
     def tensors(self) -> list[Tensor]:
         """All of it."""
-        levels = [torch.tensor([*self.levels], dtype=torch.float64), *self.levels.values()]
+        levels = [torch.tensor([*self.levels], dtype=torch.float64)]
+        for D in self.levels.values():
+            levels += [D.first, D.values] if isinstance(D, Patches) else [D]
         return [*levels, *(part for t in self.samples for part in (t.x, t.actions, t.rewards))]
 
     def mean_rewards(self, num_actions: int) -> Tensor:

@@ -23,6 +23,7 @@ from pathlib import Path as FilePath
 import torch
 from torch import Tensor
 
+from s2r_torch.density.patches import all_rows
 from s2r_torch.predictors.nets.lipschitz_estimate import pairwise_lipschitz
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.training.data import TrainingData
@@ -252,7 +253,7 @@ class _Fit:
     def _view(self, layer: int) -> View:
         states = self.graph.states_of(layer)
         looked_up = states if self.net.looks_up else []
-        D = torch.cat([D[:, looked_up].float() for D in self.data.levels.values()])
+        D = all_rows([D[:, looked_up].to(torch.float32) for D in self.data.levels.values()])
         return View(self.data.columns(states).x, D, self.summary, self.scarcity)
 
     def _valued(self, layer: int) -> Tensor:

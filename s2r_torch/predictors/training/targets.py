@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import StateGraph
+from s2r_torch.density.patches import Densities
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.training.data import TrainingData
 
@@ -36,7 +37,7 @@ class View:
     """
 
     x: Tensor  # [B, m, d] on the CPU, where the grid is
-    D: Tensor  # [R, S, G] of the layer's states, on the CPU
+    D: Densities  # [R, S, G] of the layer's states, on the CPU
     summary: Tensor  # [R, K]
     scarcity: Tensor  # [R]
 
