@@ -5,6 +5,7 @@ degrees of freedom where that mean is 0. Simulators are as noisy as their theta 
 |t| exceeds a quantile of level up to 0.083 no more often than with equal ones (Bakirov and Szekely 2006, "Student's
 t-test for Gaussian scale mixtures"; Ibragimov and Mueller 2010), so that nothing here needs them to be equal.
 
+>>> import torch
 >>> values = torch.tensor([0.1, 0.3, 0.2, 0.2], dtype=torch.float64)
 >>> round(half_width(values), 4), round(p_above(values), 4)
 (0.1299, 0.0081)
