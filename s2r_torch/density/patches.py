@@ -22,8 +22,9 @@ True
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -70,7 +71,7 @@ class Patches:
     def joined(parts: Sequence[Patches]) -> Patches:
         """Those of several sets of simulators, one after another."""
         size = tuple(max(sizes) for sizes in zip(*(part.size for part in parts), strict=True))
-        grown = [_at_the_end(part._boxes(), [m - n for m, n in zip(size, part.size, strict=True)]) for part in parts]
+        grown = [_at_the_end(part.boxes(), [m - n for m, n in zip(size, part.size, strict=True)]) for part in parts]
         first, values = torch.cat([part.first for part in parts]), torch.cat([box.flatten(2) for box in grown])
         return Patches(parts[0].grid, first, values, size)
 
@@ -96,7 +97,7 @@ class Patches:
 
     def dense(self) -> Tensor:
         """All nodes: [R, S, G]."""
-        values, (R, S) = self._boxes(), self.first.shape[:2]
+        values, (R, S) = self.boxes(), self.first.shape[:2]
         for j, m in enumerate(self.size):
             values = values.narrow(2 + j, MARGIN, m)
         values, wide = values.flatten(2), [n + m for n, m in zip(self.grid.shape, self.size, strict=True)]
@@ -106,8 +107,21 @@ class Patches:
             D = D.narrow(2 + j, 0, n)
         return D.flatten(2)
 
-    def _boxes(self) -> Tensor:
-        """What boxes hold, with an axis for each of the grid's."""
+    @property
+    def small(self) -> bool:
+        """Whether zeros lie beside every box, along every axis."""
+        return all(m < n for m, n in zip(self.size, self.grid.shape, strict=True))
+
+    def sums(self, weights: Tensor) -> Tensor:
+        """Sums over nodes of values times weights [k, G]: [R, S, k]."""
+        edges = [size for m in reversed(self.size) for size in (MARGIN, m + MARGIN)]
+        wide = torch.nn.functional.pad(weights.to(self.values.dtype).unflatten(-1, self.grid.shape), edges)
+        size = [m + 2 * MARGIN for m in self.size]
+        index, along = _nodes(self.grid, self.first, size), wide.flatten(1)
+        return torch.stack([(self.values * one[index]).sum(-1) for one in along], -1)
+
+    def boxes(self) -> Tensor:
+        """What boxes hold, with an axis for each of the grid's: [R, S, *nodes of a box and its margins]."""
         return self.values.unflatten(-1, [m + 2 * MARGIN for m in self.size])
 
     def at(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -140,6 +154,20 @@ class Patches:
 
 
 Densities = Tensor | Patches  # [B, xi, G]
+
+
+Task = TypeVar("Task", bound=Callable[..., Any])
+
+
+def takes_patches(task: Task) -> Task:
+    """Marks a function of densities that finds the same from patches; others are given all nodes (`taken`)."""
+    cast(Any, task).takes_patches = True
+    return task
+
+
+def taken(task: Callable[..., Any], D: Densities) -> Any:
+    """The densities, as that function of them takes them."""
+    return D if getattr(task, "takes_patches", False) else dense(D)
 
 
 def dense(D: Densities) -> Tensor:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from s2r_torch.base import PredictorGroup
-from s2r_torch.density.patches import Densities, dense
+from s2r_torch.density.patches import Densities, taken
 from s2r_torch.episodes import Act, Transitions
 from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.predictors.nets.net import slices
@@ -328,7 +327,7 @@ class Evaluator:
 
 def conditioned(group: PredictorGroup, D: Densities, readings: float | None = None) -> object:
     """What a group makes of densities [B, xi, G]; all nodes are written out for one that does not take patches."""
-    return group.condition(cast(Any, D) if getattr(group, "takes_patches", False) else dense(D), readings)
+    return group.condition(taken(group.condition, D), readings)
 
 
 def _blocks(ensemble: Ensemble, D: Densities, readings: float | None) -> list[_Block]:

@@ -7,6 +7,7 @@ import torch
 
 from s2r_torch.density.grid import DensityGrid, look_up
 from s2r_torch.density.patches import Patches, all_rows, dense, heights, looked_up
+from s2r_torch.predictors.nets.embeddings import linear_functionals, profile_values, sorted_values
 
 GRIDS = {
     "line": DensityGrid.uniform((-1.0,), (2.0,), 9),
@@ -77,3 +78,18 @@ def test_densities_everywhere_and_nowhere():
         x = readings(grid, len(D), 50)
         assert torch.equal(dense(patches), D)
         torch.testing.assert_close(patches.at(x), look_up(D, *grid.locate(x)))
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_statistics_are_those_of_the_dense_density(name):
+    grid, D = GRIDS[name], bumps(GRIDS[name])
+    patches, G = Patches.of(D, grid), grid.num_points
+    assert patches.small and not Patches.of(torch.ones(1, 1, G), grid).small
+    ranks = torch.tensor(sorted({0, 1, 3, G // 2, G - 4, G - 2, G - 1}))
+    assert bool((sorted_values(D, ranks)[..., -2:] < 0).any())  # negative values count, too
+    assert torch.equal(sorted_values(patches, ranks), sorted_values(D, ranks))
+    along = [torch.tensor(sorted({0, 1, m - 1})) for m in grid.shape]
+    assert torch.equal(profile_values(patches, grid.shape, along), profile_values(D, grid.shape, along))
+    functionals = torch.randn(3, G, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    wanted = linear_functionals(D, functionals)
+    torch.testing.assert_close(linear_functionals(patches, functionals), wanted, rtol=0, atol=1e-12)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from support.attacks import PROBLEMS, attack, bumps, densities, make_net, names, problem, quotients, readings, slopes
 
+from s2r_torch.density.patches import Patches
 from s2r_torch.episodes import Transitions
 from s2r_torch.errors import CheckpointError, LipschitzError, ObservationError, SettingError
 from s2r_torch.predictors.nets import architectures, heads, lipschitz, steps
@@ -53,6 +54,46 @@ def test_members_and_simulators_do_not_see_each_other(name, where):
     for f, b in ((0, 3), (2, 1)):
         alone = values(net.subset([f]), D[b : b + 1], x[b : b + 1, 2:4])
         torch.testing.assert_close(alone[0, 0], q[f, b, 2:4], atol=2e-6, rtol=0)
+
+
+def small_bumps(where, batch, generator):
+    """Densities that are 0 in all but a box of a third of the nodes along every axis."""
+    D = bumps(where, batch, generator).unflatten(-1, where.grid.shape)
+    for j, n in enumerate(where.grid.shape):
+        D.narrow(2 + j, 0, n // 3).zero_()
+        D.narrow(2 + j, 2 * n // 3, n - 2 * n // 3).zero_()
+    return D.flatten(2)
+
+
+@EVERY
+def test_patches_of_densities_tell_the_same(name, where):
+    """Scales, summaries and values, whether a network takes patches or is given all nodes."""
+    net, other, g = *(make_net(name, where, members=3, loud=3.0) for _ in range(2)), seeded()
+    D, x = small_bumps(where, 6, g), readings(where, (6, 40), g)
+    for each, given in ((net, D), (other, Patches.of(D, where.grid))):
+        each.fit_scales(given)
+        each.fit_readings({64.0: given, 4.0: given})
+    torch.testing.assert_close(other.state_dict(), net.state_dict())
+    conditioned = net.condition(D), other.condition(Patches.of(D, where.grid))
+    for step in range(where.graph.horizon):
+        wanted = net.q(conditioned[0], step, x)
+        torch.testing.assert_close(other.q(conditioned[1], step, x), wanted, rtol=0, atol=2e-5)
+    assert name.startswith("blind") or float(wanted.std()) > 1e-3
+
+
+def test_a_summary_of_one_s_own_is_given_all_nodes():
+    """Whatever the network that it replaces takes."""
+    seen = []
+
+    class Own(net_class("lookup")):
+        def summary(self, D):
+            seen.append(type(D))
+            return super().summary(D)
+
+    where = problem("line")
+    D = Patches.of(small_bumps(where, 2, seeded()), where.grid)
+    Own(where, 1, seeded()).summaries(D)
+    assert D.small and set(seen) == {torch.Tensor}
 
 
 @EVERY

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from s2r_torch.density.patches import Densities, dense
+from s2r_torch.density.patches import Densities, dense, takes_patches
 from s2r_torch.encoders.regression import Regression
 from s2r_torch.predictors.nets.embeddings import (
     layer_means,
@@ -55,7 +55,7 @@ class StatisticsNet(Net):
         centred = grid.nodes - (grid.nodes.amax(0) + grid.nodes.amin(0)) / 2
         self.register_buffer("functionals", centred.T.float().contiguous())
 
-    def statistics(self, D: Tensor) -> Tensor:
+    def statistics(self, D: Densities) -> Tensor:
         """Sorted values and mean positions of D [B, xi, G]: [B, xi, ranks + d]."""
         return torch.cat([sorted_values(D, self.ranks), linear_functionals(D, self.functionals)], -1)
 
@@ -69,7 +69,8 @@ class LookupNet(StatisticsNet):
 
     options = {"profiles": False}
 
-    def summary(self, D: Tensor) -> Tensor:
+    @takes_patches
+    def summary(self, D: Densities) -> Tensor:
         values = self.statistics(D)
         if self.options.get("profiles"):  # users' own options take the place of these
             shape = self.problem.grid.shape
@@ -96,7 +97,8 @@ class SetsNet(StatisticsNet):
 
     options = {"set_width": 8}
 
-    def summary(self, D: Tensor) -> Tensor:
+    @takes_patches
+    def summary(self, D: Densities) -> Tensor:
         return self.statistics(D).flatten(1)
 
     @torch.no_grad()

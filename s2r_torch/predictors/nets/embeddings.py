@@ -12,16 +12,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from s2r_torch.density.patches import Densities, Patches
 
-def sorted_values(D: Tensor, ranks: Tensor) -> Tensor:
+
+def sorted_values(D: Densities, ranks: Tensor) -> Tensor:
     """Chosen ranks [r] of the values of D [..., G] in decreasing order: [..., r]; they see a shape wherever it lies."""
+    if isinstance(D, Patches):
+        return among_zeros(D.values, D.grid.num_points, ranks)
     if D.requires_grad or D.device.type != "cpu":
         return D.sort(-1, descending=True).values[..., ranks]
     rising = torch.from_numpy(np.sort(D.numpy(), -1))  # 13 times faster: it keeps no places
     return rising[..., D.shape[-1] - 1 - ranks]
 
 
-def profile_values(D: Tensor, shape: Sequence[int], ranks: Sequence[Tensor]) -> Tensor:
+def among_zeros(values: Tensor, count: int, ranks: Tensor) -> Tensor:
+    """Chosen ranks [r] of so many numbers in decreasing order, 0 but for those of values [..., P]: [..., r]."""
+    rising, size = torch.from_numpy(np.sort(values.numpy(), -1)), values.shape[-1]
+    above, below = (values > 0).sum(-1, keepdim=True), (values < 0).sum(-1, keepdim=True)
+    high, low = (rising[..., (end - 1 - ranks).clamp(0, size - 1)] for end in (size, count))
+    return torch.where(ranks < above, high, torch.where(ranks >= count - below, low, 0.0))
+
+
+def profile_values(D: Densities, shape: Sequence[int], ranks: Sequence[Tensor]) -> Tensor:
     """Sorted values of the profiles of D [..., G] along every axis, which are maxima over the others: [..., all ranks].
 
     They tell along which axis a shape is wide, which the sorted values of all of it do not.
@@ -31,16 +43,18 @@ def profile_values(D: Tensor, shape: Sequence[int], ranks: Sequence[Tensor]) -> 
         shape: nodes of every axis.
         ranks: chosen ranks, axis by axis.
     """
-    full, axes = D.unflatten(-1, tuple(shape)), range(-len(shape), 0)
+    full, axes = D.boxes() if isinstance(D, Patches) else D.unflatten(-1, tuple(shape)), range(-len(shape), 0)
     others = [[other for other in axes if other != axis] for axis in axes]
     profiles = [full.amax(several) if several else full for several in others]
+    if isinstance(D, Patches):
+        return torch.cat([among_zeros(*each) for each in zip(profiles, shape, ranks, strict=True)], -1)
     return torch.cat([sorted_values(profile, r) for profile, r in zip(profiles, ranks, strict=True)], -1)
 
 
-def linear_functionals(D: Tensor, functionals: Tensor) -> Tensor:
+def linear_functionals(D: Densities, functionals: Tensor) -> Tensor:
     """Linear functionals [m, G] of D [..., G], each divided by its l1 norm: [..., m]."""
     unit = functionals / functionals.abs().sum(-1, keepdim=True)
-    return D @ unit.to(D.dtype).T
+    return D.sums(unit) if isinstance(D, Patches) else D @ unit.to(D.dtype).T
 
 
 def layer_means(values: Tensor, layer: Tensor) -> Tensor:

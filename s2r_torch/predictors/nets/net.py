@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from s2r_torch.base import check_shape
 from s2r_torch.defaults import plain_torch
-from s2r_torch.density.patches import Densities, dense, heights, looked_up
+from s2r_torch.density.patches import Densities, Patches, dense, heights, looked_up, taken, takes_patches
 from s2r_torch.errors import LipschitzError, SettingError
 from s2r_torch.predictors.nets.heads import head_class
 from s2r_torch.predictors.nets.learned_embeddings import Embedding
@@ -113,7 +113,6 @@ class Net(nn.Module):
 
     limits = ""  # one line: why it falls short where the others do not, as measured; tables print it
     certified = True  # whether `lipschitz_bound` is a proof; False for a user's own network without one
-    takes_patches = True  # `condition` takes densities either way
     looks_up = True  # whether densities are looked up at x
     common_spread = False  # whether all summaries share one scale
     bound_factor = 2.0  # C_L over the pairwise estimate, for lipschitz_bound=auto (lipschitz_estimate.py)
@@ -125,7 +124,7 @@ class Net(nn.Module):
         """Registers constant buffers; called before `summary` is first used."""
 
     def summary(self, D: Tensor) -> Tensor:
-        """1-Lipschitz statistics of D [B, xi, G], without parameters: [B, K]."""
+        """1-Lipschitz statistics of D [B, xi, G], without parameters: [B, K]; see `takes_patches`, too."""
         raise NotImplementedError
 
     def make_embedding(self, generator: torch.Generator | None) -> Embedding | None:
@@ -196,7 +195,11 @@ class Net(nn.Module):
         """`summary` [B, K] of many, some simulators at a time."""
         _, xi, G = D.shape
         some = D.split(max(1, SUMMARISED // max(1, xi * G)))
-        return torch.cat([self.summary(dense(part.to(self.height.dtype))) for part in some])
+        return torch.cat([self._summary(part.to(self.height.dtype)) for part in some])
+
+    def _summary(self, D: Densities) -> Tensor:
+        """`summary` [B, K], of patches where they are small and it says that it takes them."""
+        return self.summary(taken(self.summary, D) if isinstance(D, Patches) and D.small else dense(D))
 
     def standardised(self, D: Densities, scarcity: Tensor | None = None) -> Tensor:
         """The summaries that the networks see, [B, K], for densities of scarcity [B]; None for zeros."""
@@ -243,6 +246,7 @@ class Net(nn.Module):
         net, scarcity = self.steps[step], self.scarcity(None) if scarcity is None else scarcity
         return net(net.prepare(summary, scarcity.expand(len(summary)), self.constants()), local, self.scaled_x(x))
 
+    @takes_patches
     @torch.no_grad()
     def condition(self, D: Densities, readings: float | None = None) -> Conditioned:
         graph, grid = self.problem.graph, self.problem.grid
