@@ -98,7 +98,7 @@ class MetaPolicy:
         one, numbers = len(D_hat.shape) == 2, D_hat.values if isinstance(D_hat, Patches) else D_hat
         expected = (self.problem.graph.num_states, self.problem.grid.num_points)
         check_shape("densities", D_hat, expected if one else (None, *expected), "another grid, or another state graph")
-        if not bool(torch.isfinite(numbers).all()):
+        if not _all_finite(numbers):
             raise ObservationError(expected="finite densities", got="NaN or inf", cause="a damaged estimate")
         acting = self.ensemble.subset([self.chosen])
         if isinstance(D_hat, Patches) or not one:
