@@ -14,7 +14,7 @@ from s2r_torch.base import StateGraph
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.patches import Densities, dense
 from s2r_torch.learning.exploration import Exploration
-from s2r_torch.reports.style import new_figure
+from s2r_torch.reports.style import new_figure, some_steps
 
 NEW, MERGED = "#c8553d", "#1b6ca8"  # arrows and points of paths to new states, and of merged ones
 MOST_LABELS = 40  # arrows that are all labelled; beyond, only those to new states
@@ -33,7 +33,7 @@ def exploration_figure(exploration: Exploration, grid: DensityGrid, obs_names: t
     tall = max(1.6, 0.29 * max(graph.states_per_layer) + 0.5)
     shown = unlike_simulators(exploration.D_hat)
     D_hat = dense(exploration.D_hat[shown])
-    width = min(max(8.5, 2.1 * graph.horizon), 18.0)
+    steps, width = some_steps(graph.horizon), min(max(8.5, 2.1 * graph.horizon), 18.0)
     figure = new_figure(width, 2.3 + tall + 1.9 * len(shown) + 1.9)
     heights = (tall + 0.7, *(1.9 for _ in shown), 1.9)
     parts = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
@@ -41,7 +41,7 @@ def exploration_figure(exploration: Exploration, grid: DensityGrid, obs_names: t
     top = float(D_hat.max())
     for part, b, D in zip(parts[1:-1], shown, D_hat, strict=True):
         part.suptitle(_density_title(b, grid), x=0.01, ha="left", fontsize=10)
-        for step, axes in enumerate(part.subplots(1, graph.horizon, squeeze=False)[0]):
+        for step, axes in zip(steps, part.subplots(1, len(steps), squeeze=False)[0], strict=True):
             states = graph.states_of(step)
             draw_densities(axes, D[states], states, grid, obs_names, top, exploration.band)
             axes.set_title(f"step {step}", fontsize=8, color="#555555")

@@ -16,7 +16,7 @@ from s2r_torch.density.patches import Densities, dense
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.problem import Problem
 from s2r_torch.progress import Row
-from s2r_torch.reports.style import new_figure
+from s2r_torch.reports.style import new_figure, some_steps
 from s2r_torch.reports.summary import Summary
 
 CANDIDATES = 32  # simulators among which two unlike ones are looked for
@@ -70,8 +70,8 @@ def learning_figure(summary: Summary, rows: list[Row], shown: Surfaces) -> Figur
         rows: its curves.
         shown: two simulators.
     """
-    horizon = shown.problem.graph.horizon
-    figure = new_figure(min(max(10.0, 2.3 * horizon), 20.0), 9.4)
+    steps = some_steps(shown.problem.graph.horizon)
+    figure = new_figure(min(max(10.0, 2.3 * len(steps)), 20.0), 9.4)
     top, *below = figure.subfigures(3, 1, squeeze=False, height_ratios=(1.15, 1, 1))[:, 0]
     curves, survivors = top.subplots(1, 2, width_ratios=(2, 1))
     draw_curves(curves, rows)
@@ -88,7 +88,7 @@ def learning_figure(summary: Summary, rows: list[Row], shown: Surfaces) -> Figur
             ha="left",
             fontsize=10,
         )
-        for step, axes in enumerate(part.subplots(1, horizon, squeeze=False)[0]):
+        for step, axes in zip(steps, part.subplots(1, len(steps), squeeze=False)[0], strict=True):
             draw_values(axes, shown, row, step)
             axes.set_title(f"step {step}", fontsize=8, color="#555555")
     return figure

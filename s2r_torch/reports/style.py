@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from s2r_torch.files.whole import write_bytes
 
 DPI = 150
+COLUMNS = 9  # pictures of steps side by side; more could not be read
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -18,6 +19,17 @@ def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def some_steps(horizon: int) -> list[int]:
+    """The steps of an episode that are drawn side by side: all, or `COLUMNS` of them, the first and the last included.
+
+    >>> some_steps(3), some_steps(17)
+    ([0, 1, 2], [0, 2, 4, 6, 8, 10, 12, 14, 16])
+    """
+    if horizon <= COLUMNS:
+        return list(range(horizon))
+    return [round(i * (horizon - 1) / (COLUMNS - 1)) for i in range(COLUMNS)]
 
 
 def save_figure(figure: Figure, path: Path) -> None:

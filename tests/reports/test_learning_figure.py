@@ -12,7 +12,7 @@ from s2r_torch.density.kernels import make_kernel
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.reports.learning_figure import draw_curves, draw_survivors, layer_fits, learning_figure, surfaces
-from s2r_torch.reports.style import save_figure
+from s2r_torch.reports.style import save_figure, some_steps
 
 LABELS = ("lookup", "lookup-1")
 RISKS = [
@@ -74,3 +74,10 @@ def test_survivors_after_every_call():
     draw_survivors(axes, summary_by_hand(calls=((3, 5), (1, 2))))
     assert axes.lines[0].get_ydata().tolist() == [8, 5, 2]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["all", "3", "1"]
+
+
+def test_of_many_steps_as_many_are_drawn_as_can_be_read():
+    for horizon in (1, 2, 9, 10, 25, 65):
+        steps = some_steps(horizon)
+        assert steps == sorted({*steps}) and len(steps) == min(horizon, 9)
+        assert steps[0] == 0 and steps[-1] == horizon - 1
