@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -26,6 +27,7 @@ Path = tuple[int, ...]
 START = 0  # the state that episodes begin in
 
 MOST_LETTERS = 100  # of a sensor's name
+MOST_ACTIONS = 4096
 MOST_STEPS = 400  # H: states are found depth first, by calls inside each other
 
 
@@ -62,8 +64,10 @@ class ProblemSpec:
 
     def __post_init__(self):
         for name in ("num_actions", "max_states_per_layer", "obs_dim"):
-            require_count(name, getattr(self, name))
-        require_count("horizon", self.horizon, MOST_STEPS)
+            object.__setattr__(self, name, require_count(name, getattr(self, name)))
+        object.__setattr__(self, "horizon", require_count("horizon", self.horizon, MOST_STEPS))
+        for name in ("low", "high"):
+            object.__setattr__(self, name, real_numbers(name, getattr(self, name)))
         if not len(self.low) == len(self.high) == self.obs_dim:
             raise SettingError(
                 expected=f"{self.obs_dim} lower and upper bounds, one per coordinate",
@@ -87,9 +91,23 @@ class ProblemSpec:
         _check_names(self.obs_names, self.obs_dim)
 
 
-def require_count(name: str, value: object, most: int | None = None) -> None:
-    """Raises SettingError unless it is a whole number from 1 to `most`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+def is_real(value: object) -> bool:
+    """Whether something is a real number, of whatever library; true and false are none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def real_numbers(name: str, values: object) -> tuple[float, ...]:
+    """Numbers in a list, a tuple, an array or a tensor as a tuple; raises SettingError for anything else."""
+    listed = values if isinstance(values, tuple | list) else getattr(values, "tolist", lambda: None)()
+    if not isinstance(listed, tuple | list) or not all(map(is_real, listed)):
+        expected, got = f"{name}: a number per coordinate, in a tuple", printable(repr(values), 80)
+        raise SettingError(expected=expected, got=got, cause="one number alone, or text")
+    return tuple(listed)
+
+
+def require_count(name: str, value: object, most: int | None = None) -> int:
+    """Returns it as an int if it is a whole number from 1 to `most`, else raises SettingError."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
         raise SettingError(
             expected=f"{name} >= 1, a whole number", got=printable(repr(value)), cause="an empty problem"
         )
@@ -97,8 +115,11 @@ def require_count(name: str, value: object, most: int | None = None) -> None:
         raise SettingError(
             expected=f"{name} <= {most}",
             got=printable(value),
-            cause="a decision at every tick: let one action stand for several steps",
+            cause="a decision at every tick: let one action stand for several steps"
+            if name == "horizon"
+            else "a continuous action cut fine: list a few",
         )
+    return int(value)
 
 
 RESERVED = ("episode", "step", "action")  # columns of recorded episodes

@@ -13,10 +13,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
+import random
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import CodeType, FunctionType, ModuleType
 
@@ -134,6 +138,53 @@ def changed(before: dict[str, object], after: dict[str, object]) -> list[str]:
     return [name for name in {**before, **after} if not _same(before.get(name, changed), after.get(name, changed))]
 
 
+def stir() -> None:
+    """Draws from every global generator, so that a seed that is set again is another state."""
+    for draw in (partial(torch.rand, ()), np.random.rand, random.random):
+        draw()
+
+
+def streams() -> dict[str, object]:
+    """The states of the global generators, by name."""
+    _, keys, place, *_ = np.random.get_state(legacy=True)
+    return {
+        "torch's global generator": torch.get_rng_state(),
+        "numpy's global generator": (np.asarray(keys).tobytes(), place),
+        "random's global generator": hash(random.getstate()),
+    }
+
+
+@contextmanager
+def opened() -> Iterator[set[str]]:
+    """The files that this thread opens in the block, but for what is imported or compiled and the system's own."""
+    _listening()
+    found: set[str] = set()
+    watching = _WATCHED.setdefault(threading.get_ident(), [])
+    watching.append(found)
+    try:
+        yield found
+    finally:
+        watching.pop()
+
+
+_WATCHED: dict[int, list[set[str]]] = {}  # thread -> what it has opened, in blocks within each other
+_CODE = (".py", ".pyc", ".so", ".pth", ".nbi", ".nbc")
+_PLACES = ("/proc/", "/sys/", "/dev/", "/etc/", "site-packages", "dist-packages", "inductor", "triton", sys.base_prefix)
+
+
+@functools.cache
+def _listening() -> None:
+    sys.addaudithook(_hear)  # for good: there is no way to take it away
+
+
+def _hear(event: str, arguments: tuple) -> None:
+    if event == "open" and _WATCHED and isinstance(arguments[0], str | bytes):
+        path = os.fsdecode(arguments[0])
+        if not path.endswith(_CODE) and not any(place in path for place in _PLACES):
+            for found in _WATCHED.get(threading.get_ident(), ()):
+                found.add(path)
+
+
 def _copied(value: object, depth: int) -> object:
     if isinstance(value, Tensor):
         return value.detach().clone()
@@ -171,4 +222,6 @@ def _same(a: object, b: object) -> bool:
         return a == b
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, tuple):
+        return a == b
     return isinstance(a, int | float | complex | str | bytes) and (a == b or a != a)

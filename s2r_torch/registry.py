@@ -47,6 +47,9 @@ class Registry(Mapping[str, Any]):
             )
 
         def add(cls: Any) -> Any:
+            if not callable(cls) or not hasattr(cls, "__qualname__"):
+                expected, got = f"a class or a function as {self.kind} {name!r}", printable(repr(cls), 80)
+                raise SettingError(expected=expected, got=got, cause="an object that was made already")
             if self.base and self.base not in {kind.__name__ for kind in getattr(cls, "__mro__", ())}:
                 expected = f"a {self.kind} {name!r} that is a class derived from {self.base}"
                 raise SettingError(expected=expected, got=printable(repr(cls), 80), cause="another base class")
@@ -136,7 +139,7 @@ def import_plugins(modules: Iterable[str]) -> None:
     Raises:
         SettingError: a module cannot be imported, whatever it raises.
     """
-    if isinstance(modules, str):
+    if isinstance(modules, str) or not isinstance(modules, Iterable):
         raise SettingError(expected="a list of modules", got=repr(modules), cause=f"[{modules!r}] was meant")
     for name in modules:
         search_working_folder()

@@ -6,18 +6,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.policies import policy_of
+from support.policies import policy_of, spread
 
 import s2r_torch
+from s2r_torch.base import ProblemSpec
 from s2r_torch.comparators.contract import register_comparator
 from s2r_torch.deployment.export import export_policy
-from s2r_torch.errors import FileError, ObservationError, S2RError, SettingError
+from s2r_torch.deployment.recording.episodes import Recording
+from s2r_torch.deployment.stopping import Stopping
+from s2r_torch.errors import FileError, ObservationError, RecordingError, S2RError, SettingError
+from s2r_torch.families.sensors import AffineSensor, uniform_prior
 from s2r_torch.predictors.registry import register
 from s2r_torch.runs.settings import RunSettings
 
 GRID = s2r_torch.make_family("grid")
 META = policy_of()
+WORLD = GRID.world(GRID.prior(1, torch.Generator().manual_seed(0))[0], torch.Generator().manual_seed(0))
+D = spread(META.problem.grid, 9)
+ACTIONS, SEEN, LENGTH = torch.zeros(3, 4, dtype=torch.int64), torch.zeros(3, 5, 2), torch.full((3,), 5)
 X = [torch.rand(9, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in range(9)]
+
+
+def deployed(actions, x=SEEN, length=LENGTH):
+    return s2r_torch.deploy_recorded(META, Recording(actions, x, length))
 
 
 class Environment:
@@ -30,9 +41,9 @@ CALLS = {
     "no world": (lambda: s2r_torch.deploy(META, None), "world: a world, .*; got NoneType"),
     "an environment": (lambda: s2r_torch.deploy(META, Environment()), r"world.spec: ProblemSpec; .*EnvWorld\(env"),
     "a family": (lambda: s2r_torch.deploy(META, GRID), "world: a world, .*; got Grid"),
-    "a word for false": (lambda: s2r_torch.deploy(META, None, refuse="no"), "refuse: bool; got str: 'no'"),
+    "a word for false": (lambda: s2r_torch.deploy(META, None, refuse="no"), "refuse: True or False; got str: 'no'"),
     "a mapping": (lambda: s2r_torch.deploy(META, None, stopping={"alpha": 0.1}), "stopping: Stopping; got dict"),
-    "a time in words": (lambda: s2r_torch.deploy(META, None, time_limit="5s"), "time_limit: int or float; got str"),
+    "a time in words": (lambda: s2r_torch.deploy(META, None, time_limit="5s"), "time_limit: a number; got str"),
     "a path for a log": (lambda: s2r_torch.deploy_recorded(META, "a.csv"), "recording: Recording; .*read_recording"),
     "a policy for a spec": (lambda: s2r_torch.read_recording("a.csv", META), "spec: ProblemSpec; .*policy.spec is"),
     "no path": (lambda: s2r_torch.load_policy(None), "path: a path; got NoneType"),
@@ -55,9 +66,69 @@ CALLS = {
     "by name": (lambda: META.condition_on(dict(enumerate(X))), "observations in a list, .*; got dict of int"),
     "arrays": (lambda: META.condition_on([x.numpy() for x in X]), "observations in a list, .*; got list of ndarray"),
     "one reading": (lambda: META.condition_on([x[:1] for x in X]), "at least 2 readings .*; got 1 at the start"),
+    "act unseen": (lambda: META.act(0, X[0]), "a policy that has seen a world, deploy.*; got act of a MetaPolicy"),
+    "a ledger in words": (lambda: s2r_torch.deploy(META, WORLD, "ledger.json"), "ledger: Ledger; got str"),
+    "kept in a list": (lambda: s2r_torch.deploy(META, WORLD, keep=[]), "keep: a function; got list"),
+    "true for a time": (lambda: s2r_torch.deploy(META, WORLD, time_limit=True), "time_limit: a number; got bool"),
+    "a file's all": (
+        lambda: s2r_torch.deploy("p.safetensors", WORLD),
+        r"meta_policy: MetaPolicy; got str: .*load_policy\(path\)",
+    ),
+    "shares of cells": (
+        lambda: META.condition(D / D.sum(-1, keepdim=True)),
+        "densities that integrate to 1; got one of",
+    ),
+    "ten times": (lambda: META.condition(10 * D), "densities that integrate to 1; got one of 10"),
+    "nothing anywhere": (lambda: META.condition(0 * D), "densities that integrate to 1; got one of 0"),
+    "counts": (lambda: META.condition(D.long()), "densities, float32 or float64; got torch.int64"),
+    "worlds of none": (lambda: META.condition(D[None][:0]), "densities of a world; got none"),
+    "readings of two": (lambda: META.condition(D, torch.ones(2)), "how many readings each of 9 states has"),
+    "no readings": (lambda: META.condition(D, torch.zeros(9)), "how many readings each of 9 states has, >= 1; got 0.0"),
+    "a vector": (lambda: META.condition_on([x[:, 0] for x in X]), r"at least 2 readings \[n, d\] .*shape \[9\]"),
+    "an empty state": (lambda: META.condition_on([x[:0] for x in X]), "at least 2 readings .*; got 0 at the start"),
+    "arrays for tensors": (lambda: Recording(np.zeros((3, 4)), X[0], X[0]), "actions as a tensor .*; got ndarray"),
+    "actions in halves": (lambda: Recording(ACTIONS + 0.5, SEEN, LENGTH), "actions as a tensor of whole numbers"),
+    "actions from 1": (lambda: deployed(ACTIONS + 2), r"actions in 0 .. 1; got 2 at step 0 of episode 1"),
+    "actions below 0": (lambda: deployed(ACTIONS - 1), r"actions in 0 .. 1; got -1"),
+    "steps too few": (
+        lambda: deployed(ACTIONS[:, 1:], SEEN[:, 1:], LENGTH - 1),
+        r"readings \[episodes, 5 steps, 2 numb",
+    ),
+    "NaN seen": (lambda: deployed(ACTIONS, SEEN * torch.nan), "finite readings; got NaN or inf at step 0 of episode 1"),
+    "nowhere": (
+        lambda: deployed(ACTIONS, SEEN + 1e30),
+        "readings of 'row' near -1.1 .. 3.1; got 1e.30 at step 0 of epi",
+    ),
+    "looks in halves": (lambda: Stopping(looks=2.5), "looks: a whole number >= 2; got 2.5"),
+    "alpha in words": (lambda: Stopping(alpha="0.05"), "alpha: a number in .0, 1.; got '0.05'"),
+    "a word for no": (
+        lambda: s2r_torch.read_recording("a.csv", META.spec, short_episodes="no"),
+        "short_episodes: True",
+    ),
+    "a seed in words": (lambda: s2r_torch.check_family(GRID, seed="1"), "seed: a whole number; got str"),
+    "a class of families": (lambda: s2r_torch.check_family(type(GRID)), "family: a family; .*a class: make one first"),
+    "numbers of rows in halves": (lambda: GRID.prior(2.5, torch.Generator()), "n: a whole number; got float"),
+    "a seed for a generator": (lambda: GRID.prior(2, 0), "generator: Generator; got int"),
+    "workers": (lambda: s2r_torch.execute(RunSettings(name="a"), GRID, None, None, 2), "workers: workers, .*; got int"),
+    "an edge alone": (lambda: ProblemSpec(2, 3, 3, 1, 0.0, 1.0), "low: a number per coordinate, in a tuple; got 0.0"),
+    "edges in words": (lambda: ProblemSpec(2, 3, 3, 1, ("0",), ("1",)), "low: a number per coordinate"),
+    "a width in words": (lambda: AffineSensor(("x",), width="0.1"), "width: a number per coordinate"),
+    "two offsets": (
+        lambda: AffineSensor(("x",), offset=(0.1, 0.2)),
+        "offset: a finite number, 1 of them, or a function",
+    ),
+    "no gain": (lambda: AffineSensor(("x",), gain=float("nan")), "gain: a finite number"),
+    "no points": (lambda: AffineSensor(("x",), points=0), "points >= 1, a whole number; got 0"),
+    "ranges in words": (lambda: uniform_prior(("0", "1")), r"ranges \(low, high\)"),
+    "no ranges": (lambda: uniform_prior(), r"ranges \(low, high\)"),
+    "an object to register": (lambda: s2r_torch.register_family("zz")(GRID), "a class or a function as family 'zz'"),
+    "nothing to import": (lambda: s2r_torch.import_plugins(None), "a list of modules; got None"),
     "no name": (lambda: register(type("Mine", (), {})), "the name of a network: .*brackets"),
     "no network": (lambda: register("mine")(type("Mine", (), {})), "a class derived from Net"),
-    "no comparator": (lambda: register_comparator("mine")(lambda: 3), "label, access, fit of comparator 'mine'"),
+    "no comparator": (
+        lambda: register_comparator("mine")(lambda: 3),
+        "label, access, fit, learner of comp",
+    ),
 }
 
 
@@ -66,7 +137,9 @@ def test_what_was_meant_is_said(kind):
     call, words = CALLS[kind]
     with pytest.raises(S2RError) as caught:
         call()
-    assert isinstance(caught.value, SettingError | ObservationError) and re.search(words, str(caught.value))
+    assert isinstance(caught.value, SettingError | ObservationError | RecordingError) and re.search(
+        words, str(caught.value)
+    )
 
 
 def test_a_minimum_is_at_most_what_is_used():

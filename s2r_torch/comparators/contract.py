@@ -34,8 +34,9 @@ from s2r_torch.base import Path
 from s2r_torch.comparators.policies import each
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Act, Guard, Ledger, Rollouts, rollout
-from s2r_torch.families.contract import GroundTruth
+from s2r_torch.families.contract import GroundTruth, users
 from s2r_torch.families.draws import Draws
+from s2r_torch.given import require_having
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.training.data import TrainingData
@@ -212,6 +213,19 @@ class Comparator(Protocol):
         """Learns what can be learned before the worlds are seen."""
 
 
+def fitted_learner(name: str, comparator: Comparator, known: Known) -> Learner:
+    """What a comparator learns before the worlds are seen; whatever its code raises is one error that names it.
+
+    Raises:
+        SettingError: it returned no learner.
+        SimulatorError: it raised.
+    """
+    with users(f"fit of the comparator {name}", "a fault in its own code"):
+        learner = comparator.fit(known)
+    require_having(f"what fit of the comparator {name} returned", learner, ("attempt",), "a learner, with attempt")
+    return learner
+
+
 COMPARATORS = Registry(
     "comparator",
     {
@@ -232,6 +246,6 @@ COMPARATORS = Registry(
         "cutler2015": "s2r_torch.comparators.repair:Cutler2015",
         "jiang2018": "s2r_torch.comparators.repair:Jiang2018",
     },
-    parts=("label", "access", "fit"),
+    parts=("label", "access", "fit", "learner"),
 )
 register_comparator = COMPARATORS.register

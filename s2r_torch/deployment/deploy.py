@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -35,13 +34,7 @@ from s2r_torch.given import refuse_kind, require_having, taking
 LEAST_SHARE = 0.25  # of n_real: half of it is missing in every state, and the noise of D_real doubles
 
 
-@taking(
-    meta_policy=MetaPolicy,
-    recording=(Recording, type(None)),
-    stopping=(Stopping, type(None)),
-    refuse=bool,
-    time_limit=(int, float, type(None)),
-)
+@taking()
 def deploy(
     meta_policy: MetaPolicy,
     world: UnlabelledWorld,
@@ -83,6 +76,8 @@ def deploy(
         w n_real real-world episodes, fewer with `recording` or `stopping`; at most as many again with check=auto.
     """
     require_same_problem(meta_policy, world)
+    if recording is not None:
+        recording.require_of(meta_policy.spec)
     graph = meta_policy.problem.graph
     guarded = GuardedWorld(world, Ledger() if ledger is None else ledger, time_limit=time_limit)
     with plain_torch():
@@ -91,14 +86,7 @@ def deploy(
         return _condition(meta_policy, collector.until, False, stopping, refuse, edges)
 
 
-@taking(
-    meta_policy=MetaPolicy,
-    recording=Recording,
-    minimum=(Integral, type(None)),
-    stopping=(Stopping, type(None)),
-    refuse=bool,
-    every_reading=bool,
-)
+@taking()
 @plain_torch()
 def deploy_recorded(
     meta_policy: MetaPolicy,
@@ -130,6 +118,10 @@ def deploy_recorded(
         ObservationError: readings off the grid, or of a stuck sensor.
         UnlikeSimulatorsError: the verdict on this world is `refused`.
     """
+    recording.require_of(meta_policy.spec)
+    if recording.x.ndim != 3:
+        got, cause = f"shape {list(recording.x.shape)}", "policy.condition_on takes those of several worlds"
+        raise RecordingError(expected="readings of one world [episodes, H, d]", got=got, cause=cause)
     n_real = meta_policy.n_real
     if minimum is not None and minimum < 2:
         raise SettingError(expected="minimum >= 2 readings", got=str(minimum), cause="no density of a single reading")

@@ -33,7 +33,7 @@ from s2r_torch.defaults import plain_torch
 from s2r_torch.deployment.policy import Policy
 from s2r_torch.errors import SettingError
 from s2r_torch.files.whole import replacing, require_ours, write_bytes
-from s2r_torch.given import FILE, taking
+from s2r_torch.given import taking
 from s2r_torch.predictors.ensemble import greedy_actions
 
 ENDINGS = {".pt2": b"PK", ".onnx": b"\x08"}  # and what such files begin with
@@ -63,7 +63,7 @@ class Program(nn.Module):
 
 
 @plain_torch()
-@taking(policy=Policy, path=FILE)
+@taking()
 def export_policy(policy: Policy, path: Path | str) -> None:
     """Writes the policy of one world; the file's ending says how.
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from s2r_torch.base import UnlabelledWorld, after, check_shape
+from s2r_torch.base import UnlabelledWorld, after, check_shape, require_count
 from s2r_torch.defaults import defaults_now, torch_with
 from s2r_torch.episodes import Ledger
 from s2r_torch.errors import ObservationError, S2RError, SettingError, SimulatorError
@@ -38,7 +38,8 @@ class GuardedWorld:
     def __init__(self, world: UnlabelledWorld, ledger: Ledger, purpose: str = "real", time_limit: float | None = None):
         self.inner, self.ledger, self.purpose, self._limit = world, ledger, purpose, time_limit
         self.spec, self._defaults = world.spec, defaults_now()
-        self.episodes_at_once = getattr(world, "episodes_at_once", None)
+        at_once = getattr(world, "episodes_at_once", None)
+        self.episodes_at_once = None if at_once is None else require_count("episodes_at_once", at_once)
         self._n, self._first = 0, 0
         self._actions: list[Tensor] = []
 

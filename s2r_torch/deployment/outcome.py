@@ -12,8 +12,10 @@ from s2r_torch.deployment.likeness import Likeness
 from s2r_torch.deployment.policy import Policy
 from s2r_torch.deployment.recording.contents import Finding
 from s2r_torch.deployment.stopping import Look
+from s2r_torch.given import without
 
 
+@without(act="the policy of a deployment, deployed.policy", q="the policy of a deployment, deployed.policy")
 @dataclass(frozen=True, eq=False)
 class Deployment:
     """A policy for one world, and what it took to get it."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -22,15 +22,20 @@ from s2r_torch.deployment.likeness import Reference
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.encoders.encoding import Encoding
 from s2r_torch.errors import ObservationError, SettingError
-from s2r_torch.given import refuse_kind
+from s2r_torch.given import refuse_kind, taking, without
 from s2r_torch.predictors.acting import Actor, actor
 from s2r_torch.predictors.ensemble import Ensemble, greedy_actions
 from s2r_torch.problem import Problem
 from s2r_torch.text import printable
 
-FEW = 16
+FAR = 3.0  # half-widths of the box from its middle, where networks cut readings
+MASS = 5.0  # that a density may integrate to, or its inverse: estimates of few readings on few nodes come near 2
 
 
+UNSEEN = "a policy that has seen a world, deploy(policy, world).policy or policy.condition_on(readings)"
+
+
+@without(act=UNSEEN, q=UNSEEN)
 @dataclass(frozen=True, eq=False)
 class MetaPolicy:
     """A predictor and all that it takes to use it anywhere: `condition` on densities, then `act`.
@@ -84,6 +89,7 @@ class MetaPolicy:
         """How many readings of every state Deploy estimates its density from, `[xi]`."""
         return self.n_real * passes(self.problem.graph, self.cover)
 
+    @taking(D_hat=object)
     @plain_torch()
     def condition(self, D_hat: Densities, readings: Tensor | None = None) -> Policy:
         """The policy for one world's densities.
@@ -94,12 +100,9 @@ class MetaPolicy:
         """
         if not isinstance(D_hat, Tensor | Patches):
             refuse_kind("D_hat", D_hat, "Tensor")
-        many = typical(self.readings if readings is None else readings)
-        one, numbers = len(D_hat.shape) == 2, D_hat.values if isinstance(D_hat, Patches) else D_hat
-        expected = (self.problem.graph.num_states, self.problem.grid.num_points)
-        check_shape("densities", D_hat, expected if one else (None, *expected), "another grid, or another state graph")
-        if not _all_finite(numbers):
-            raise ObservationError(expected="finite densities", got="NaN or inf", cause="a damaged estimate")
+        one = len(D_hat.shape) == 2
+        self._require_densities(D_hat, one)
+        many = typical(self.readings if readings is None else self._counted(readings))
         acting = self.ensemble.subset([self.chosen])
         if isinstance(D_hat, Patches) or not one:
             evaluator = acting.evaluator(D_hat, many)
@@ -108,6 +111,34 @@ class MetaPolicy:
         alone = actor(acting.groups[0], D_hat, self.problem.graph, many)
         self._require_values(alone.q, ())
         return Policy(alone.q, self.problem, None, alone, self.encoding)
+
+    def _require_densities(self, D_hat: Densities, one: bool) -> None:
+        """Raises ObservationError unless these are densities of every state, [xi, G] or [B, xi, G]."""
+        expected = (self.problem.graph.num_states, self.problem.grid.num_points)
+        check_shape("densities", D_hat, expected if one else (None, *expected), "another grid, or another state graph")
+        numbers, weights = D_hat.values if isinstance(D_hat, Patches) else D_hat, self.problem.grid.weights
+        if not len(D_hat):
+            raise ObservationError(expected="densities of a world", got="none", cause="an empty batch")
+        if not numbers.is_floating_point():
+            raise ObservationError(expected="densities, float32 or float64", got=str(numbers.dtype), cause="counts")
+        if not bool(torch.isfinite(numbers).all()):
+            raise ObservationError(expected="finite densities", got="NaN or inf", cause="a damaged estimate")
+        mass = D_hat.sums(weights[None])[..., 0] if isinstance(D_hat, Patches) else D_hat @ weights.to(D_hat)
+        if not bool(((mass >= 1 / MASS) & (mass <= MASS)).all()):
+            odd = float(mass.flatten()[mass.log().abs().nan_to_num(torch.inf).argmax()])
+            cause = "counts, or shares of cells: divide by their sum and by the volume of a cell"
+            raise ObservationError(expected="densities that integrate to 1", got=f"one of {odd:.3g}", cause=cause)
+
+    def _counted(self, readings: Tensor) -> Tensor:
+        """Numbers of readings [xi]; raises ObservationError for others."""
+        states = self.problem.graph.num_states
+        if readings.shape != (states,) or not bool((readings >= 1).all()):
+            got = f"shape {list(readings.shape)}" if readings.shape != (states,) else str(float(readings.min()))
+            cause = "one number for all, or states without readings"
+            raise ObservationError(
+                expected=f"how many readings each of {states} states has, >= 1", got=got, cause=cause
+            )
+        return readings
 
     def _require_values(self, q: Callable[[int, Tensor], Tensor], lead: tuple[int, ...]) -> None:
         """Raises ObservationError, with the member's name, unless its values are numbers, as seen at one reading."""
@@ -131,8 +162,11 @@ class MetaPolicy:
             worlds: as in `densities`.
         """
         if isinstance(observations, Recording):
+            observations.require_of(self.spec)
             observations = observations.samples(self.problem.graph, self.readings)
-        if isinstance(observations, str | Mapping) or not all(isinstance(x, Tensor) for x in observations):
+        if isinstance(observations, Iterator):
+            observations = list(observations)
+        if isinstance(observations, str | Mapping) or not all(isinstance(x, Tensor) and x.ndim for x in observations):
             odd = next((x for x in observations if not isinstance(x, Tensor)), observations)
             raise ObservationError(
                 expected="observations in a list, one torch.Tensor [n, d] per state in the graph's order",
@@ -142,10 +176,12 @@ class MetaPolicy:
         if self.encoding:
             observations = [self.encoding(x) for x in observations]
         readings = torch.tensor([x.shape[-2] if x.ndim > 1 else 0 for x in observations])
-        if (readings == 1).any():
-            short = after(self.problem.graph.paths[int((readings == 1).nonzero()[0])])
-            cause = "no density of a single reading"
-            raise ObservationError(expected="at least 2 readings of every state", got=f"1 {short}", cause=cause)
+        few = (readings < 2).nonzero().flatten().tolist()
+        if few and len(observations) == self.problem.graph.num_states:
+            where = after(self.problem.graph.paths[few[0]])
+            got = f"{int(readings[few[0]])} {where}, shape {list(observations[few[0]].shape)}"
+            cause = "no density of a single reading, or readings [n] in place of [n, d]"
+            raise ObservationError(expected="at least 2 readings [n, d] of every state", got=got, cause=cause)
         return self.condition(self.densities(observations, worlds), readings)
 
     @plain_torch()
@@ -214,9 +250,41 @@ class Policy:
         if self.encoding:
             return self._q(step, self.encoding(x))
         self.problem.grid.require_resolved(x.dtype)
-        if not _all_finite(x):
-            raise ObservationError(expected="finite observations", got="NaN or inf", cause="a broken or stuck sensor")
+        if not self._all_near(x):
+            self._look_into(x)
         return self._q(step, x)
+
+    @cached_property
+    def _near(self) -> tuple[Tensor, Tensor]:
+        """Edges [d] beyond which networks see no difference."""
+        low, high = (torch.tensor(e, dtype=torch.float64, device="cpu") for e in (self.spec.low, self.spec.high))
+        middle, half = (low + high) / 2, (high - low) / 2
+        return middle - FAR * half, middle + FAR * half
+
+    @cached_property
+    def _edges(self) -> list[tuple[float, float]]:
+        return list(zip(*(edge.tolist() for edge in self._near), strict=True))
+
+    def _all_near(self, x: Tensor) -> bool:
+        """Whether all readings are finite and near the box; few are looked at one by one, which takes less time."""
+        if x.shape[-1] == x.numel():
+            return all(
+                low <= value <= high for value, (low, high) in zip(x.flatten().tolist(), self._edges, strict=True)
+            )
+        flat = x.reshape(-1, x.shape[-1])
+        low, high = self._near
+        return not len(flat) or bool((flat.amin(0) >= low).all() and (flat.amax(0) <= high).all())  # not of NaN
+
+    def _look_into(self, x: Tensor) -> None:
+        """Raises ObservationError for readings that are not finite; warns of those far off the box, which are cut."""
+        if not bool(torch.isfinite(x).all()):
+            raise ObservationError(expected="finite observations", got="NaN or inf", cause="a broken or stuck sensor")
+        low, high = self._near
+        *_, j = ((x < low) | (x > high)).nonzero()[0].tolist()
+        values = x.detach()[..., j].flatten()
+        odd = float(values[(values - (low[j] + high[j]) / 2).abs().argmax()])
+        text = f"{self.spec.obs_names[j]} = {odd:g} is far off {self.spec.low[j]:g} .. {self.spec.high[j]:g}"
+        warnings.warn(f"{text}, and is acted upon as if it were near: other units, or a broken sensor?", stacklevel=4)
 
     def _step(self, step: int) -> int:
         """A step of the horizon, whatever kind of whole number it is."""
@@ -232,13 +300,6 @@ class Policy:
     def act(self, step: int, x: Tensor) -> Tensor:
         """Greedy actions for x [n, d] or [B, n, d]: [...] int64."""
         return greedy_actions(self.q(step, x))
-
-
-def _all_finite(x: Tensor) -> bool:
-    """Whether no number is NaN or infinite; few numbers are looked at one by one, which takes less time."""
-    if x.numel() <= FEW:
-        return all(map(math.isfinite, x.flatten().tolist()))
-    return math.isfinite(float(x.sum())) or bool(torch.isfinite(x).all())  # a sum of finite numbers may overflow
 
 
 def _readings(x: object) -> Tensor:

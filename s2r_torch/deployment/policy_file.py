@@ -33,7 +33,7 @@ from s2r_torch.encoders.encoding import Encoding, rebuilt
 from s2r_torch.errors import CheckpointError, S2RError
 from s2r_torch.files import tensors as tensor_files
 from s2r_torch.files.whole import require_ours
-from s2r_torch.given import FILE, taking
+from s2r_torch.given import taking
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.registry import group_class
 from s2r_torch.problem import Problem
@@ -51,7 +51,7 @@ def versions() -> dict[str, str]:
 # -- saving -----------------------------------------------------------------------------------------------------------
 
 
-@taking(path=FILE, meta_policy=MetaPolicy, sign_with=(*FILE, type(None)))
+@taking()
 @plain_torch()
 def save_policy(
     path: Path | str,
@@ -177,7 +177,7 @@ def load_policy(path: Path | str, *, verify_with: Path | str | None = None) -> M
     return load_policy_file(path, verify_with=verify_with).policy
 
 
-@taking(path=FILE, verify_with=(*FILE, type(None)))
+@taking()
 def load_policy_file(path: Path | str, *, verify_with: Path | str | None = None) -> PolicyFile:
     """Reads a policy file, checks everything in it, and certifies its networks again.
 
@@ -199,11 +199,13 @@ def load_policy_file(path: Path | str, *, verify_with: Path | str | None = None)
     return PolicyFile(policy, header["family"], certificate, None if fallback is None else tuple(fallback))
 
 
+@taking()
 def sign_policy(path: Path | str, private_key: Path | str) -> None:
     """Signs a policy file as it is; the signature is written beside it (signature.py)."""
     sign(path, read(path)[0]["digest"], private_key)
 
 
+@taking()
 def verify_policy(path: Path | str, public_key: Path | str) -> None:
     """Raises CheckpointError unless the file is intact and was signed by the owner of that key."""
     verify(path, read(path)[0]["digest"], public_key)

@@ -16,6 +16,7 @@ from typing import Any
 from s2r_torch.errors import CheckpointError, SettingError
 from s2r_torch.files.foreign import require_file
 from s2r_torch.files.whole import replacing
+from s2r_torch.given import taking
 from s2r_torch.text import printable
 
 CONTEXT = "s2r_torch policy file, format 3, "  # before the digest, so that no other signed message looks like one
@@ -23,6 +24,7 @@ ENDING = ".sig"
 MOST_BYTES = 10_000  # of a key file
 
 
+@taking()
 def generate_keys(private_key: Path | str, public_key: Path | str) -> None:
     """Makes a pair of keys, as two PEM files. The private one has no password, and only its owner may read it.
 
@@ -96,7 +98,7 @@ def side_file(path: Path | str) -> Path:
 
 def _key(path: Path | str, what: str, load: Callable, kind: type, library: SimpleNamespace) -> Any:
     """The key in a PEM file."""
-    require_file(Path(path))
+    require_file(Path(path), f"a {what} key")
     try:
         with Path(path).open("rb") as file:
             key = load(file.read(MOST_BYTES))

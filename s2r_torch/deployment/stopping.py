@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -40,13 +41,13 @@ from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.errors import SettingError
 from s2r_torch.predictors.ensemble import greedy_actions
 from s2r_torch.rng import Seed
+from s2r_torch.schema import Range, Settings, Share, Size
 
-BOUNDS = ("bootstrap", "certified")
 MOST_NUMBERS = 2**22  # float64 numbers of noise held at once, 32 MiB
 
 
 @dataclass(frozen=True)
-class Stopping:
+class Stopping(Settings):
     """When to stop looking.
 
     Args:
@@ -62,23 +63,15 @@ class Stopping:
         SettingError: a number out of range.
     """
 
-    alpha: float = 0.05
-    looks: int = 4
-    tolerance: float = 0.01
-    by: str = "bootstrap"
-    draws: int = 500
-    most_readings: int = 100
+    alpha: Share = 0.05
+    looks: Annotated[int, Range(2)] = 4
+    tolerance: Annotated[float, Range(0)] = 0.01
+    by: Literal["bootstrap", "certified"] = "bootstrap"
+    draws: Size = 500
+    most_readings: Size = 100
     seed: int = 0
 
-    def __post_init__(self):
-        if self.by not in BOUNDS:
-            raise SettingError(expected=f"stopping.by among {BOUNDS}", got=repr(self.by), cause="a typo")
-        if not (0 < self.alpha < 1 and self.tolerance >= 0 and self.looks >= 2 and self.most_readings >= 1):
-            raise SettingError(
-                expected="alpha in (0, 1), tolerance >= 0, looks >= 2 and most_readings >= 1",
-                got=f"{self.alpha}, {self.tolerance}, {self.looks} and {self.most_readings}",
-                cause="a percentage, or nothing to stop at before n_real",
-            )
+    def check_rules(self) -> None:
         least = math.ceil(2 * (self.looks - 1) / self.alpha)
         if self.draws < least:
             raise SettingError(

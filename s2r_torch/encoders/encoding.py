@@ -14,6 +14,7 @@ torch.Size([5, 2])
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +28,7 @@ from s2r_torch.encoders import encoder_class
 from s2r_torch.encoders.contract import Encoder
 from s2r_torch.errors import CheckpointError, ObservationError, SettingError
 from s2r_torch.files.json_schema import MapOf, Record, Text, Values, check
-from s2r_torch.held import attributes, changed, numbers, outside
+from s2r_torch.held import attributes, changed, numbers, opened, outside, stir, streams
 from s2r_torch.rng import kept_globals, seed_globals
 from s2r_torch.schema import arguments
 from s2r_torch.text import printable
@@ -144,12 +145,16 @@ def require_rebuilt(phi: Encoding) -> None:
     """Refuses a fitted encoder that its recipe and its numbers do not make again: policy files hold nothing else.
 
     Raises:
-        SettingError: what `fit` set is no parameter or buffer, or the constructor makes others.
+        SettingError: what `fit` set is no parameter or buffer, or the constructor makes others, or reads files.
     """
     try:
-        again = rebuilt(phi.recipe(), phi.tensors(), phi.raw, phi.spec).module
+        with opened() as files:
+            again = rebuilt(phi.recipe(), phi.tensors(), phi.raw, phi.spec).module
     except CheckpointError as error:
         _refuse(phi.name, "a fit that keeps its parameters and buffers", error.got, "parts that fit replaced")
+    if files:
+        cause = "where a policy is loaded there is none: read it in `fit`, into parameters or buffers"
+        _refuse(phi.name, "a constructor without files", f"one that opens {printable(sorted(files)[0])}", cause)
     x = _block(phi.raw)
     _called(again, phi.name, x.flip(0) / 2)  # what is made by a first call is made of other readings
     if not _close(_called(phi.module, phi.name, x), _called(again, phi.name, x)):
@@ -157,6 +162,7 @@ def require_rebuilt(phi: Encoding) -> None:
         _refuse(phi.name, "features that follow from settings, parameters and buffers", "others when rebuilt", cause)
 
 
+@kept_globals()
 @torch.no_grad()
 def examined(module: Encoder, name: str, raw: ProblemSpec) -> int:
     """d, by trying: whether phi is a function of one reading and of its own numbers alone.
@@ -177,21 +183,48 @@ def examined(module: Encoder, name: str, raw: ProblemSpec) -> int:
             "densities live on so many dimensions at most",
         )
     held = attributes(module) | numbers(module)  # after a first call: what is made once may be kept
-    if not _close(_called(module, name, x), z):
+    stir()
+    drawn = streams()
+    with opened() as files:
+        again = _called(module, name, x)
+    if not torch.equal(again, z):
         _refuse(name, "the same features for the same readings", "others", "noise, or a counter, in its forward")
-    kept = changed(held, attributes(module) | numbers(module))
-    if kept:
+    if files:
+        cause = "numbers that no policy file holds: read them in `fit`, into parameters or buffers"
+        _refuse(name, "a forward without files", f"one that opens {printable(sorted(files)[0])}", cause)
+    if changed(drawn, streams()):
+        _refuse(name, "a forward that draws no numbers", "a global generator in another state", "a seed set, or draws")
+    if "os.environ" in around and not _close(_without_variables(module, x), z):
+        _refuse(name, "features without environment variables", "others without", "settings are what files hold")
+    now = changed(held, attributes(module) | numbers(module))
+    if now:
         cause = "a forward that learns or counts (batch statistics of training): it must be frozen"
-        _refuse(name, "what it holds to stay as it is", f"others after a call: {', '.join(kept[:4])}", cause)
+        _refuse(name, "what it holds to stay as it is", f"others after a call: {', '.join(now[:4])}", cause)
     moved = changed(around, outside(module))
     if moved:
         cause = "a counter or a memory outside of it, which no file holds: make it a buffer that stays as it is"
         _refuse(name, "a forward that changes nothing", f"others after a call: {', '.join(moved[:4])}", cause)
-    others = x.clone()
-    others[1::2] = x.flip(0)[1::2] / 2
-    if not (_close(_called(module, name, others)[::2], z[::2]) and _close(_called(module, name, x.flip(0)).flip(0), z)):
+    order = torch.randperm(BLOCK, generator=torch.Generator().manual_seed(1))
+    apart = [_close(_called(module, name, x[order])[order.argsort()], z)]
+    for kept, elsewhere in ((order[: BLOCK // 2], x.flip(0) / 2), (torch.arange(BLOCK // 3), torch.zeros_like(x))):
+        others = elsewhere.clone()  # other readings, or the zeros that fill a block
+        others[kept] = x[kept]
+        apart.append(_close(_called(module, name, others)[kept], z[kept]))
+    if not all(apart):
         _refuse(name, "features reading by reading", "others beside other readings", "statistics or order of the batch")
     return z.shape[1]
+
+
+def _without_variables(module: Encoder, x: Tensor) -> Tensor:
+    """phi(x) without environment variables; nothing where it cannot do without."""
+    kept = dict(os.environ)
+    try:
+        os.environ.clear()
+        return module(x.clone())
+    except Exception:
+        return x[:0]
+    finally:
+        os.environ.update(kept)
 
 
 def _block(raw: ProblemSpec) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import Family, require_name
+from s2r_torch.given import require_having
 from s2r_torch.registry import Registry
 from s2r_torch.schema import arguments
 
@@ -58,8 +59,10 @@ def family_named(name: str, parameters: Mapping[str, Any], key: str) -> Family:
     """
     build = FAMILIES.named(name)
     try:
-        return build(**arguments(build, parameters, key))
+        family = build(**arguments(build, parameters, key))
     except TypeError as error:
         raise SettingError(
             expected=f"parameters of {name}", got=", ".join(map(str, parameters)), cause=str(error)
         ) from error
+    require_having(f"what {name}(...) returned", family, ("name", "prior", "simulators", "world"), "a family")
+    return family

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -93,7 +93,13 @@ def require_name(name: object) -> str:
 
 def names_of(names: Sequence[str] | str) -> tuple[str, ...]:
     """Names as a tuple; a single text is one name, not its letters."""
-    return (names,) if isinstance(names, str) else tuple(names)
+    listed = (names,) if isinstance(names, str) else tuple(names) if isinstance(names, Iterable) else (names,)
+    odd = [name for name in listed if not isinstance(name, str)]
+    if odd:
+        raise SettingError(
+            expected="names as text, in a tuple", got=printable(repr(names), 80), cause="numbers, or none"
+        )
+    return listed
 
 
 @contextmanager

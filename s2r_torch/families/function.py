@@ -25,12 +25,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from s2r_torch.base import require_count
+from s2r_torch.base import real_numbers, require_count
 from s2r_torch.errors import ObservationError, RewardError, SettingError, SimulatorError
 from s2r_torch.families.contract import names_of, plain_number, truth, users
 from s2r_torch.families.replay.family import Payoff, Prior, ReplayFamily
 from s2r_torch.families.replay.simulators import Moves
 from s2r_torch.families.sensors import Sensor
+from s2r_torch.given import taking
 from s2r_torch.text import printable
 
 State = Any  # a number, or a tuple or list of numbers: a user's
@@ -66,6 +67,7 @@ class FunctionFamily(ReplayFamily):
         SimulatorError: the function raised.
     """
 
+    @taking(name=object)
     def __init__(
         self,
         *,
@@ -108,6 +110,7 @@ class BatchedFamily(ReplayFamily):
     The others are those of `FunctionFamily`; a horizon is needed, since such episodes do not end.
     """
 
+    @taking(name=object)
     def __init__(
         self,
         *,
@@ -135,7 +138,9 @@ class BatchedFamily(ReplayFamily):
             prior=prior,
             theta_names=theta_names,
             sensor=sensor,
-            dynamics=FunctionDynamics(one, tuple(start), num_actions, names_of(theta_names), shared_dynamics),
+            dynamics=FunctionDynamics(
+                one, real_numbers("start", start), num_actions, names_of(theta_names), shared_dynamics
+            ),
             payoff=Payoff(
                 lambda theta, moves: batched(step, theta, moves.latent, moves.actions)[1],
                 bernoulli_rewards,
@@ -189,10 +194,9 @@ class FunctionDynamics:
 
     def sizes(self, theta: Tensor, horizon: int | None) -> tuple[int, int | None]:
         """A; there is no time limit."""
-        require_count("num_actions", self.num_actions)
         numbers(self.start)
         self.theta(theta)
-        return self.num_actions, None
+        return require_count("num_actions", self.num_actions), None
 
     def episode(self, theta: Tensor, horizon: int, other_seed: bool = False) -> FunctionEpisode:
         """Episodes under theta [k]."""

@@ -30,6 +30,7 @@ from s2r_torch.families.layered import LayeredSimulators, LayeredWorld, depth_fi
 from s2r_torch.families.likelihood import midpoints, offset_evidence
 from s2r_torch.families.noise import require_smoothness
 from s2r_torch.families.sensors import AffineSensor
+from s2r_torch.given import taking
 
 TREASURE, SAFE = 0.9, 0.5
 MARGIN = 0.05  # of a cell, around the box that readings can reach
@@ -112,6 +113,7 @@ class Grid:
             points=self.quadrature,
         )
 
+    @taking()
     def prior(self, n: int, generator: torch.Generator) -> Tensor:
         """Draws theta [n, 3]; consumes the generator."""
         u = torch.rand(n, 3, dtype=torch.float64, generator=generator)

@@ -26,6 +26,7 @@ from s2r_torch.families.contract import GroundTruth
 from s2r_torch.families.layered import LayeredSimulators, LayeredWorld, depth_first, require_range, require_theta
 from s2r_torch.families.likelihood import midpoints, offset_evidence
 from s2r_torch.families.noise import bump_draws, bump_nodes, require_smoothness
+from s2r_torch.given import taking
 
 A_, B_, DEAD = 0, 1, 2  # numbers of the states within their layer
 MARGIN = 0.05  # around the box that readings can reach
@@ -106,6 +107,7 @@ class Lock:
         a, b = ((start, *others) for start, others in zip(first, rest, strict=True))
         return a, b
 
+    @taking()
     def prior(self, n: int, generator: torch.Generator) -> Tensor:
         """Draws theta [n, 2]; consumes the generator."""
         u = torch.rand(n, 2, dtype=torch.float64, generator=generator)

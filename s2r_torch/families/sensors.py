@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from s2r_torch.base import is_real, real_numbers, require_count
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import names_of
 from s2r_torch.families.noise import bump_draws, product_nodes, require_smoothness
@@ -115,6 +116,11 @@ class AffineSensor:
             raise SettingError(
                 expected="names, and both edges of the box or none", got=f"{self.low}, {self.high}", cause="a slip"
             )
+        require_count("points", self.points)
+        if self.columns is not None:
+            object.__setattr__(self, "columns", tuple(require_count("columns + 1", c + 1) - 1 for c in self.columns))
+        for name in ("centre", "gain", "rotation", "offset", "width"):
+            _require_parameter(name, getattr(self, name), 1 if name == "rotation" else d)
         if self._turns and d != 2:
             raise SettingError(
                 expected="two readings to rotate", got=f"{d}: {self.names}", cause="a rotation is in a plane"
@@ -201,14 +207,26 @@ class AffineSensor:
         return grid, weight.prod(-1)
 
 
+def _require_parameter(name: str, value: object, d: int) -> None:
+    """Raises SettingError unless it is a function, a finite number or d of them."""
+    if callable(value):
+        return
+    numbers = real_numbers(name, value if isinstance(value, Sequence) or hasattr(value, "tolist") else (value,))
+    if len(numbers) not in (1, d) or not all(map(math.isfinite, numbers)):
+        expected = f"{name}: a finite number, {d} of them, or a function of theta [B, k]"
+        raise SettingError(expected=expected, got=printable(repr(value), 80), cause="numbers of other readings")
+
+
 def uniform_prior(*ranges: tuple[float, float]) -> Callable[[int, torch.Generator], Tensor]:
     """A prior whose numbers are independent and uniform, each in its range.
 
     >>> uniform_prior((0, 1), (-3, 3))(5, torch.Generator().manual_seed(0)).shape
     torch.Size([5, 2])
     """
-    pairs = all(isinstance(edges, tuple | list) and len(edges) == 2 for edges in ranges)
-    if not (pairs and all(math.isfinite(low) and math.isfinite(high) and low <= high for low, high in ranges)):
+    pairs = [isinstance(edges, tuple | list) and len(edges) == 2 and all(map(is_real, edges)) for edges in ranges]
+    if not (
+        pairs and all(pairs) and all(math.isfinite(low) and math.isfinite(high) and low <= high for low, high in ranges)
+    ):
         cause = "edges the other way round, or numbers that are no pairs"
         raise SettingError(expected="ranges (low, high), finite, low <= high", got=str(ranges), cause=cause)
     low, high = torch.tensor(ranges, dtype=torch.float64).unbind(-1)

@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from s2r_torch.files.whole import write_bytes, write_text
-from s2r_torch.given import FILE, taking
+from s2r_torch.given import taking
 from s2r_torch.reports.console import write_metrics
 from s2r_torch.reports.exploration_figure import exploration_figure
 from s2r_torch.reports.learning_figure import learning_figure, surfaces
@@ -21,7 +21,7 @@ from s2r_torch.runs.origin import origin_of
 from s2r_torch.runs.run import Results
 
 
-@taking(results=Results, folder=FILE)
+@taking()
 def write_reports(results: Results, folder: Path | str) -> Summary:
     """summary.json, metrics.csv, every picture, and report.html with all of it."""
     folder = Path(folder)

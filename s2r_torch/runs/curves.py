@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from s2r_torch.comparators.contract import COMPARATORS, Access, Learner
+from s2r_torch.comparators.contract import COMPARATORS, Access, Learner, fitted_learner
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import Family
 from s2r_torch.progress import Progress
@@ -79,7 +79,7 @@ def measure(
     explored, trained, _, learned, _ = learn_until_good(run)
     for name, curve in curves.items():
         told = json.dumps(dict(curve.settings), sort_keys=True)
-        fitted = run.do(_fitting(comparators[name]), explored, trained, learned, name=f"fit-{name}", of=told)
+        fitted = run.do(_fitting(name, comparators[name]), explored, trained, learned, name=f"fit-{name}", of=told)
         found.seconds[name] += run.finished[f"fit-{name}"].cpu_seconds
         if fitted.learner is None:
             found.left_out[name] = fitted.left_out
@@ -91,13 +91,13 @@ def measure(
             found.seconds[name] += run.finished[place].cpu_seconds
 
 
-def _fitting(comparator) -> Callable[..., Fitted]:
+def _fitting(name: str, comparator) -> Callable[..., Fitted]:
     """The stage in which a comparator learns what it can before it sees a world."""
 
     def fit(context: Context, explored, trained, learned) -> Fitted:
         known = stages.known_before(context, explored, trained, learned)
         try:
-            return Fitted(comparator.fit(known), "")
+            return Fitted(fitted_learner(name, comparator, known), "")
         except SettingError as error:  # settings were checked before: it is the family that it does not fit
             return Fitted(None, f"{error.got}: {error.cause}")
 

@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import torch
 
+from s2r_torch.defaults import plain_torch
 from s2r_torch.encoders.encoding import Encoding, examined, features_spec, require_rebuilt
 from s2r_torch.encoders.views import Views
-from s2r_torch.errors import ObservationError
+from s2r_torch.errors import ObservationError, S2RError, SettingError
 from s2r_torch.families.draws import Draws
 from s2r_torch.progress import Progress
+from s2r_torch.rng import Seed
 from s2r_torch.runs.results import Encoded
 from s2r_torch.runs.settings import RunSettings
+from s2r_torch.text import printable
 
 MARGIN = 0.2  # of the features' range, on either side of the box
 BOXED = 128  # simulators whose features the box holds
@@ -36,12 +39,41 @@ def encode_readings(settings: RunSettings, draws: Draws, progress: Progress) -> 
     views = Views(simulators, draws.seed.child("encode", "views"))
     seed = draws.seed.child("encode", "fit")
     with seed.child("global").as_global(torch.device("cpu")):  # where a user's fit draws from global streams
-        notes = phi.module.fit(views, seed)
+        notes = fitted(phi, views, seed)
     phi.module.requires_grad_(False).eval()
     examined(phi.module, phi.name, phi.raw)  # as it is from now on
     require_rebuilt(phi)
     few = Views(simulators.select(range(min(BOXED, len(simulators)))), draws.seed.child("encode", "box"))
     return Encoded(boxed(phi, few), tuple(notes))
+
+
+def fitted(phi: Encoding, views: Views, seed: Seed) -> tuple[str, ...]:
+    """What a fit says, in sentences; whatever a user's fit raises, or returns in their place, is one SettingError."""
+    try:
+        with plain_torch():  # defaults that a fit sets are not ours afterwards
+            notes = phi.module.fit(views, seed)
+    except (S2RError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # a SystemExit of theirs would be an end of ours
+        got = printable(f"{type(error).__name__}: {error}")
+        raise SettingError(
+            expected=f"fit of the encoder {phi.name} to succeed", got=got, cause="a fault in its own code"
+        ) from error
+    sentences = (notes,) if isinstance(notes, str) else () if notes is None else notes
+    if not isinstance(sentences, tuple | list) or not all(isinstance(one, str) for one in sentences):
+        raise SettingError(
+            expected=f"sentences in a tuple from fit of the encoder {phi.name}",
+            got=printable(repr(notes), 80),
+            cause="return () where there is nothing to say",
+        )
+    broken = [name for name, value in phi.tensors().items() if not bool(torch.isfinite(value).all())]
+    if broken:
+        raise SettingError(
+            expected=f"finite numbers from fit of the encoder {phi.name}",
+            got=f"NaN or inf in {printable(broken[:4])}",
+            cause="a fit that diverged",
+        )
+    return tuple(sentences)
 
 
 def boxed(phi: Encoding, views: Views) -> Encoding:

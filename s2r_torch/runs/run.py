@@ -110,7 +110,10 @@ class Results:
         return sum(stage.cpu_seconds for stage in self.finished.values())
 
 
-@taking(settings=RunSettings, folder=(*FILE, type(None)))
+FAMILY = ("name", "spec", "prior", "simulators", "world")
+
+
+@taking(folder=(*FILE, None))
 @plain_torch()
 def execute(
     settings: RunSettings,
@@ -132,7 +135,10 @@ def execute(
         FolderError: the folder is of another configuration or version, in use, or cannot be written to.
         SettingError: the family cannot travel to workers.
     """
-    require_having("family", family, ("name", "prior", "simulators", "world"), "a family")
+    require_having("family", family, (*FAMILY, "truth", "parameters"), "a family")
+    require_having("workers", workers, ("map", "close"), "workers, such as s2r_torch.workers.choice.workers_of(2)")
+    if progress is not None:
+        require_having("progress", progress, ("stage", "advance", "record", "say"), "a Progress")
     known_class(settings, family)  # these refuse what cannot be, before anything is drawn
     require_exact_values(settings, family)
     require_travel(family, workers)

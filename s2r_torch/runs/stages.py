@@ -20,7 +20,7 @@ from s2r_torch.assurance.certify import certify as certify_policy
 from s2r_torch.assurance.diagnostics import diagnose as diagnose_assumptions
 from s2r_torch.assurance.rehearsal import make_reference, rehearse
 from s2r_torch.base import PredictorGroup
-from s2r_torch.comparators.contract import COMPARATORS, Known, Worlds
+from s2r_torch.comparators.contract import COMPARATORS, Known, Worlds, fitted_learner
 from s2r_torch.comparators.open_loop import best_action_list
 from s2r_torch.coverage import path_cover
 from s2r_torch.density.patches import Patches
@@ -254,7 +254,7 @@ def compare(context: Context, explored: Explored, trained: Trained, learned: Lea
     context.progress.stage("fit comparators", None)
     known = known_before(context, explored, trained, learned)
     chosen = {name: COMPARATORS.named(name)(**given) for name, given in context.settings.comparators.items()}
-    return Compared({name: comparator.fit(known) for name, comparator in chosen.items()})
+    return Compared({name: fitted_learner(name, comparator, known) for name, comparator in chosen.items()})
 
 
 def known_before(context: Context, explored: Explored, trained: Trained, learned: Learned) -> Known:

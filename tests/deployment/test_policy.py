@@ -56,8 +56,8 @@ def test_densities_decide():
     (group,) = ensemble.groups
     group.tables[0, 0], group.gains[0] = torch.tensor([0.9, 1.2, 0.0]), 1.0
     policy, x = policy_of(WORLD, ensemble), torch.full((1, 1), 0.5, dtype=torch.float64)
-    nothing, right = torch.zeros_like(D_HAT[0]), torch.zeros_like(D_HAT[0])
-    right[0, -1] = 4.0  # a signal that lifts the first action's value to the most there is, too
+    nothing, right = D_HAT[0].clone(), D_HAT[0].clone()
+    nothing[0, -1], right[0, -1] = 0.0, 4.0  # a signal that lifts the first action's value to the most there is, too
     assert [policy.condition(D).act(0, x).tolist() for D in (nothing, right)] == [[1], [0]]
 
 

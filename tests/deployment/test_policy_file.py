@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.policies import policy_of
+from support.policies import policy_of, spread
 from support.tampering import crafted
 
 import s2r_torch
@@ -68,7 +68,7 @@ def test_round_trip_gives_the_same_policy(name, tmp_path):
     policy = policy_of((name,))
     save_policy(tmp_path / "p.safetensors", policy)
     loaded = load_policy(tmp_path / "p.safetensors")
-    D = torch.rand(policy.problem.graph.num_states, policy.problem.grid.num_points)
+    D = spread(policy.problem.grid, policy.problem.graph.num_states)
     x = torch.rand(40, 2, dtype=torch.float64) * 2
     for step in range(5):
         assert torch.equal(loaded.condition(D).q(step, x), policy.condition(D).q(step, x))
@@ -88,7 +88,7 @@ def test_heterogeneous_and_known_classes_round_trip(tmp_path):
         Ensemble(Problem(mixture.spec, mixture.graph, grid), (group,), exact=True), 0, estimator, ((0,), (1,)), 9
     )
     save_policy(tmp_path / "m.safetensors", policy)
-    D, x = torch.rand(3, 61, dtype=torch.float64), torch.rand(30, 1, dtype=torch.float64) * 3
+    D, x = spread(grid, 3), torch.rand(30, 1, dtype=torch.float64) * 3
     loaded = load_policy(tmp_path / "m.safetensors")
     assert torch.equal(loaded.condition(D).q(1, x), policy.condition(D).q(1, x)) and loaded.ensemble.exact
     y = x.reshape(3, 10, 1)
@@ -314,7 +314,7 @@ def test_failed_save_keeps_the_old_file(saved, monkeypatch):
 
 KILLED = """
 import os, sys, time
-from support.policies import policy_of
+from support.policies import policy_of, spread
 from support.tampering import crafted
 from s2r_torch.deployment.policy_file import save_policy
 policies = [policy_of(), policy_of(("mlp",))]

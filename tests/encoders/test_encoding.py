@@ -1,7 +1,10 @@
 """The door that readings enter by: the same bits whatever is read at once, and what it refuses."""
 
+import os
 import sys
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +15,8 @@ from s2r_torch.encoders import ENCODERS, register_encoder
 from s2r_torch.encoders.contract import Encoder
 from s2r_torch.encoders.encoding import BLOCK, examined, in_blocks, made, rebuilt, require_rebuilt
 from s2r_torch.errors import CheckpointError, ObservationError, S2RError, SettingError
+from s2r_torch.rng import Seed
+from s2r_torch.runs.encoding import fitted
 
 RAW = strip().spec
 
@@ -108,6 +113,12 @@ def _counting_outside(self, x):
     return x[:, :2] if CALLS[0] < 10**6 else -x[:, :2]
 
 
+def _read(x):
+    path = Path(tempfile.gettempdir()) / "s2r_shift.txt"
+    path.write_text("0.5")
+    return x[:, :2] + float(path.read_text())
+
+
 def _remembering(self, x):
     self.first = getattr(self, "first", x[:, :2])
     return self.first
@@ -123,12 +134,28 @@ NO_FUNCTIONS = {
     "remembering": (_remembering, "features reading by reading"),
     "cutting": (lambda self, x: x[:4, :2], r"got torch.float32 of shape \[4, 2\] for N = 128"),
     "sparse": (lambda self, x: x[:, :2].to_sparse(), "expected float32 features"),
+    "reading": (lambda self, x: _read(x), "a forward without files .*; got one that opens .*s2r_shift.txt"),
+    "seeding": (
+        lambda self, x: (torch.manual_seed(0), x[:, :2] + torch.rand(()))[1],
+        "a forward that draws no numbers",
+    ),
+    "little noise": (
+        lambda self, x: x[:, :2] + 1e-6 * torch.rand(len(x), 2),
+        "the same features for the same readings",
+    ),
+    "half a block away": (lambda self, x: x[:, :2] + x.roll(64, 0)[:, :2], "features reading by reading"),
+    "looking at padding": (
+        lambda self, x: x[:, :2] - x[:, :2].mean(0) * bool((x[-1] == 0).all()),
+        "features reading by reading",
+    ),
+    "a variable": (lambda self, x: x[:, :2] * float(os.environ.get("S2R_GAIN", "1")), "without environment variables"),
     "leaving": (lambda self, x: sys.exit(0), "got SystemExit: 0"),
 }
 
 
 @pytest.mark.parametrize("kind", NO_FUNCTIONS)
-def test_an_encoder_that_is_no_function_of_one_reading_is_refused(kind):
+def test_an_encoder_that_is_no_function_of_one_reading_is_refused(kind, monkeypatch):
+    monkeypatch.setenv("S2R_GAIN", "2")
     forward, words = NO_FUNCTIONS[kind]
     if kind not in ENCODERS:
         wrong(kind, forward)
@@ -230,3 +257,49 @@ def test_making_an_encoder_leaves_torchs_own_stream_alone():
         made("learned", {}, RAW).tensors()["net.net.0.weight"], made("learned", {}, RAW).tensors()["net.net.0.weight"]
     )
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("fit", "words"),
+    [
+        (lambda self, views, seed: 1 / 0, "fit of the encoder .* to succeed; got ZeroDivisionError"),
+        (lambda self, views, seed: sys.exit(0), "fit of the encoder .* to succeed; got SystemExit"),
+        (lambda self, views, seed: 3.0, "sentences in a tuple from fit .*; got 3.0"),
+        (lambda self, views, seed: (self.l.weight.data.fill_(float("nan")), ())[1], "finite numbers from fit"),
+        (lambda self, views, seed: "one sentence", None),
+    ],
+    ids=["raises", "exits", "a number", "nan", "a text"],
+)
+def test_what_a_fit_raises_or_returns_is_one_error(fit, words):
+    class Fits(Encoder):
+        def __init__(self, obs_dim: int):
+            super().__init__(obs_dim)
+            self.l = nn.Linear(obs_dim, 2)
+
+        def forward(self, x):
+            return self.l(x)
+
+    Fits.fit = fit
+    name = f"fits{len(ENCODERS)}"
+    register_encoder(name)(Fits)
+    phi = made(name, {}, RAW)
+    if words is None:
+        assert fitted(phi, None, Seed.root(0)) == ("one sentence",)
+        return
+    with pytest.raises(SettingError, match=words):
+        fitted(phi, None, Seed.root(0))
+
+
+def test_a_constructor_reads_no_file(tmp_path):
+    class Reads(Encoder):
+        def __init__(self, obs_dim: int):
+            super().__init__(obs_dim)
+            self.scale = float((tmp_path / "scale.txt").read_text())
+
+        def forward(self, x):
+            return x[:, :2] * self.scale
+
+    (tmp_path / "scale.txt").write_text("2.0")
+    register_encoder(f"reads{len(ENCODERS)}")(Reads)
+    with pytest.raises(SettingError, match="a constructor without files .*scale.txt; .*read it in `fit`"):
+        require_rebuilt(made(Reads.name, {}, RAW))

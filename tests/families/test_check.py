@@ -14,7 +14,7 @@ from s2r_torch.encoders.regression import Regression
 from s2r_torch.errors import S2RError, SettingError, SimulatorError
 from s2r_torch.families import make_family
 from s2r_torch.families.check import LEVELS, NOTE, OK, REFUSED, Finding, Report, check_family
-from s2r_torch.families.check.contract import PAIRS, rows_together
+from s2r_torch.families.check.contract import PAIRS, rows_repeated, rows_together
 from s2r_torch.families.check.overlap import overlaps
 from s2r_torch.families.gym.family import GymFamily
 from s2r_torch.families.sensors import AffineSensor, uniform_prior
@@ -215,6 +215,7 @@ def prior_of(draw):
     return {"prior": lambda self, n, generator: draw(n, generator)}
 
 
+POINTS = torch.rand(100, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 FAMILIES = {
     "prior: torch global": (prior_of(lambda n, g: torch.rand(n, 2, dtype=torch.float64)), "prior", "global"),
     "prior: numpy global": (prior_of(lambda n, g: torch.from_numpy(np.random.rand(n, 2))), "prior", "global"),
@@ -254,6 +255,23 @@ FAMILIES = {
         "prior",
         "depend on each other .correlation -1.00",
     ),
+    "prior: rows repeated": (
+        prior_of(lambda n, g: torch.rand(50, 2, generator=g, dtype=torch.float64).repeat(-(-n // 50), 1)[:n].clone()),
+        "prior",
+        "two rows of a draw are equal too often",
+    ),
+    "prior: points not put back": (
+        prior_of(
+            lambda n, g: POINTS[torch.cat([torch.randperm(100, generator=g) for _ in range(-(-n // 100))])[:n]].clone()
+        ),
+        "prior",
+        "equal too seldom .*not put back",
+    ),
+    "prior: another law of many": (
+        prior_of(lambda n, g: torch.rand(n, 2, generator=g, dtype=torch.float64) * (1 if n < 60 else 0.3)),
+        "prior",
+        "have another law than many",
+    ),
     "prior: raises": (prior_of(lambda n, g: n / 0), "prior", "ZeroDivisionError"),
     "parameters: a tensor": ({"parameters": lambda self: {"w": torch.ones(2)}}, "name and parameters", "no JSON"),
     "parameters: raise": ({"parameters": lambda self: 1 / 0}, "name and parameters", "ZeroDivisionError"),
@@ -269,6 +287,14 @@ FAMILIES = {
     "two states alike": ({"blind_at": 1}, "states can be told apart", "same readings"),
     "far from 0": ({"place": 4.5e8}, "distance of readings from 0", "float32"),
 }
+
+
+def test_points_that_are_put_back_are_no_dependence():
+    """Of 2, 30 and 1000 points; and of a continuous law."""
+    g = torch.Generator().manual_seed(0)
+    for points in (2, 30, 1000):
+        assert rows_repeated([POINTS[:1] + torch.randint(points, (200, 1), generator=g) for _ in range(3)]) == ""
+    assert rows_repeated([torch.rand(200, 2, generator=g) for _ in range(3)]) == ""
 
 
 def test_rows_with_ties_are_no_dependence():

@@ -133,10 +133,10 @@ def test_what_a_step_must_return(step, start, error, words):
     [
         ({"step": lambda t, s, a: ((1, 2), 0.1)}, "1 latent numbers in every state.* got 2"),
         ({"horizon": 0}, "horizon >= 1, a whole number; got 0"),
-        ({"horizon": 2.5}, "horizon >= 1, a whole number; got 2.5"),
+        ({"horizon": 2.5}, "horizon: a whole number; got float: 2.5"),
         ({"horizon": 10**6}, "horizon <= 400; got 1000000"),
-        ({"num_actions": True}, "num_actions >= 1, a whole number"),
-        ({"num_actions": 2.0}, "num_actions >= 1, a whole number"),
+        ({"num_actions": True}, "num_actions: a whole number; got bool: True"),
+        ({"num_actions": 2.0}, "num_actions: a whole number; got float: 2.0"),
         ({"max_states_per_layer": 0}, "max_states_per_layer >= 1"),
         ({"theta_names": "both"}, r"theta of shape \[B, 1\]: both"),
         ({"sensor": None}, "a sensor with low, high, names and read.* got NoneType without"),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.policies import policy_of
+from support.policies import policy_of, spread
 
 from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.density.estimator import DensityEstimator
@@ -20,12 +20,13 @@ from s2r_torch.predictors.nets.heads import HEADS
 from s2r_torch.predictors.registry import NETS, net_class
 from s2r_torch.problem import Problem
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* is far off")  # some readings are, on purpose
+
 NAMES = [(name, None) for name in sorted(NETS)] + [("lookup", head) for head in sorted(HEADS)]
 
 
 def densities(meta: MetaPolicy, *lead: int, seed: int = 3) -> torch.Tensor:
-    size = meta.problem.graph.num_states, meta.problem.grid.num_points
-    return torch.rand(*lead, *size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return spread(meta.problem.grid, *lead, meta.problem.graph.num_states, seed=seed)
 
 
 def readings(grid: DensityGrid, n: int, dtype=torch.float64) -> torch.Tensor:

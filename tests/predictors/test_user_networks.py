@@ -6,6 +6,7 @@ import os
 import random
 import re
 import sys
+import tempfile
 import textwrap
 import time
 from functools import partial
@@ -33,7 +34,8 @@ from s2r_torch.episodes import Transitions
 from s2r_torch.errors import LipschitzError, SettingError
 from s2r_torch.predictors import registry
 from s2r_torch.predictors.ensemble import Ensemble
-from s2r_torch.predictors.nets.free import FreeNet
+from s2r_torch.predictors.nets.free import FreeNet, FreeStep
+from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.registry import net_class, register, variants
 from s2r_torch.predictors.training.data import TrainingData
 from s2r_torch.predictors.training.fit import TrainingSettings, fit
@@ -441,19 +443,44 @@ REFUSED = {
     "along rows": (lambda i, o: Along(i, o), "values row by row .*; got others for a row alone"),
     "large batches": (
         lambda i, o: Inner(i, o, lambda q, _: q - q.mean(0) * (len(q) > 64)),
-        "values row by row .*; got others among 1025 rows",
+        "values row by row .*; got others among 128 rows",
     ),
     "first rows": (
         lambda i, o: Inner(i, o, lambda q, _: torch.cat([q[:128], 0 * q[128:]])),
-        "values row by row .*; got others among 1025 rows",
+        "values row by row .*; got others among (256|512|1024) rows",
     ),
     "own stream": (lambda i, o: Anew(i, o), "the same module for the same seed .*; got other numbers"),
     "rounding": (lambda i, o: Inner(i, o, lambda q, _: q.round()), "gradients with respect .*; got 0 for all"),
+    "file": (lambda i, o: Inner(i, o, _reading_a_file), "a forward without files .*; got one that opens .*gain.txt"),
+    "seeding": (lambda i, o: Inner(i, o, _seeding), "a forward that draws no numbers .*; got torch's global generator"),
+    "little noise": (lambda i, o: Inner(i, o, lambda q, _: q + 1e-6 * torch.rand_like(q)), "the same values for the"),
+    "nothing over nothing": (lambda i, o: Ratio(i, o), "finite values from Mine.module; got NaN"),
+    "even numbers of rows": (
+        lambda i, o: Inner(i, o, lambda q, _: q if len(q) % 2 else q * 2),
+        "values row by row .*; got others among 2 rows",
+    ),
     "nan": (lambda i, o: nn.Sequential(nn.Linear(i, o), Logarithm()), "finite values from Mine.module; got NaN"),
 }
 
 
-CALLS, TICKS = [0], itertools.count()
+CALLS, TICKS, GAIN = [0], itertools.count(), Path(tempfile.gettempdir()) / "s2r_gain.txt"
+
+
+class Ratio(nn.Linear):
+    """NaN where the reading is 0, the middle of the box."""
+
+    def forward(self, x):
+        return super().forward(x) * x[:, -1:] / x[:, -1:]
+
+
+def _reading_a_file(q, _):
+    GAIN.write_text("2.0")
+    return q * float(GAIN.read_text())
+
+
+def _seeding(q, _):
+    torch.manual_seed(0)
+    return q + torch.rand(())
 
 
 class State:
@@ -661,3 +688,53 @@ def test_what_cannot_be_traced_is_said_when_it_is_exported(tmp_path):
     D = bumps(problem("line"), 1, torch.Generator().manual_seed(1))[0]
     with pytest.raises(SettingError, match="a network that torch.export can trace.*deploy it with this library"):
         export_policy(policy.condition(D), tmp_path / "p.pt2")
+
+
+def peaks(self, D):
+    return D.amax(-1)
+
+
+SUMMARIES = {
+    "a sum over nodes": (lambda self, D: D.sum(-1), "move by at most"),
+    "a factor": (lambda self, D: 1.01 * D.amax(-1), "move by at most"),
+    "a jump": (lambda self, D: D.argmax(-1).float(), "move by at most"),
+    "one steep statistic among many": (lambda self, D: torch.cat([D.amax(-1), D[:, :1, ::2].sum(-1)], 1), "move by at"),
+    "a mean over simulators": (lambda self, D: D.amax(-1) - D.amax(-1).mean(0), "statistics of every simulator by its"),
+    "noise": (lambda self, D: D.amax(-1) + torch.rand(len(D), 1), "the same statistics for the same densities"),
+    "three dimensions": (lambda self, D: D.amax(-1, keepdim=True), r"statistics \[4, K\], .*flatten\(1\) is missing"),
+    "nothing": (lambda self, D: D[:, :0, 0], r"statistics \[4, K\], K >= 1"),
+    "None": (lambda self, D: None, "got NoneType"),
+    "a fault": (lambda self, D: 1 / 0, "got ZeroDivisionError"),
+    "a logarithm": (lambda self, D: D.amin(-1).log(), "finite statistics"),
+}
+
+
+@pytest.mark.parametrize("kind", SUMMARIES)
+def test_a_summary_is_tried_before_a_certificate_rests_on_it(kind):
+    summary, message = SUMMARIES[kind]
+    register("tried")(type("Tried", (Net,), {"summary": summary, "__module__": __name__}))
+    with pytest.raises(SettingError, match=message):
+        make_net("tried", problem("line"))
+
+
+def test_a_module_sees_no_other_numbers_of_rows_than_it_was_examined_with(monkeypatch):
+    where, seen, run = problem("line"), set(), FreeStep._run
+    net = make_net(free("seeing", nn.Linear), where, members=2)
+
+    def noted(self, weights, rows):
+        seen.add(len(rows))
+        return run(self, weights, rows)
+
+    monkeypatch.setattr(FreeStep, "_run", noted)
+    D = bumps(where, 3, torch.Generator().manual_seed(1))
+    x = readings(where, (3, 1501), torch.Generator().manual_seed(2))
+    q = net.q(net.condition(D), 1, x)
+    assert seen <= {2**k for k in range(11)}  # 1501 readings of 3 simulators are in parts of 256, the last of 221
+    alone = torch.cat([net.q(net.condition(D), 1, x[:, k : k + 1]) for k in range(0, 1501, 300)], 2)
+    torch.testing.assert_close(q[:, :, ::300], alone, atol=1e-6, rtol=0)
+
+
+def test_options_are_values_that_a_file_can_hold():
+    register("odd")(type("Odd", (Net,), {"summary": peaks, "options": {"f": torch.zeros(2)}, "__module__": __name__}))
+    with pytest.raises(SettingError, match="options of net odd with defaults that are JSON values"):
+        make_net("odd", problem("line"))

@@ -101,7 +101,7 @@ def test_who_does_not_fit_the_family_is_left_out_and_named(monkeypatch):
     known = known_on("mixture")
     bare = replace(known, draws=replace(known.draws, family=Unknown()))
     monkeypatch.setattr("s2r_torch.runs.stages.known_before", lambda *args: bare)
-    fitted = _fitting(COMPARATORS["bayes"]())(None, None, None, None)
+    fitted = _fitting("mine", COMPARATORS["bayes"]())(None, None, None, None)
     assert fitted.learner is None and "unknown" in fitted.left_out
 
 

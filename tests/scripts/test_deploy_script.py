@@ -192,8 +192,8 @@ def test_a_simulated_world_that_is_gone_on_from_shows_other_episodes(site):
         (["export=policy.bin"], "ends in .pt2 or .onnx"),
         (["world=recorded", "world.file=real.csv"], "no file real.csv"),
         (["world=recorded", "world.file=real.csv", "log=other.csv"], "recorded episodes are in world.file"),
-        (["sequential=true", "stopping.looks=1"], "looks >= 2"),
-        (["sequential=true", "stopping.by=luck"], "stopping.by among"),
+        (["sequential=true", "stopping.looks=1"], "stopping.looks: a whole number >= 2"),
+        (["sequential=true", "stopping.by=luck"], "stopping.by: one of bootstrap, certified"),
         (
             ["sequential=true", "+stopping.tolerence=1"],
             "a key of stopping: .*; got stopping.tolerence; likely cause: a typo for tolerance",

@@ -34,6 +34,12 @@ def policy_of(nets=("lookup",), family_name="grid", nodes=12) -> MetaPolicy:
     return MetaPolicy(Ensemble(problem, tuple(groups)), 1, estimator, path_cover(family.graph), 25)
 
 
+def spread(grid: DensityGrid, *lead: int, seed: int = 3) -> torch.Tensor:
+    """Random densities [*lead, G], rough ones that integrate to 1."""
+    D = torch.rand(*lead, grid.num_points, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return D / (D * grid.weights).sum(-1, keepdim=True)
+
+
 @functools.cache
 def judged_policy():
     """An untrained policy whose reference is made as in a run, from 200 simulators and 500 fresh ones."""

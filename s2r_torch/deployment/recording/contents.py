@@ -39,6 +39,7 @@ PEAK = 2.0  # how much likelier a density's most likely values are than the aver
 FUZZ = 1e-9  # of a range: gaps below come from rounding in the last digit
 ROUNDED = 4  # readings per different value from which they count as rounded
 DIGITS = 11  # binary ones, of a number in half precision
+FAR = 1e6  # middle halves from the middle half: what lies farther out is cut there
 AGREE = 0.01  # of the middle half of a state's readings: episodes that differ by more in any number are no copies
 LEAST = 20  # readings of a state, or episodes of a sequence, for rules that compare many
 
@@ -165,8 +166,10 @@ def near_copies(contents: Contents) -> list[tuple[int, int]]:
     """
     x, share = np.zeros_like(contents.x), np.ones_like(contents.x)
     for _, i, step, readings in contents.readings():
-        radius = AGREE * np.diff(np.quantile(readings, (0.25, 0.75), axis=0), axis=0)[0]
-        x[i, step] = readings / np.where(radius > 0, radius, FUZZ * np.ptp(readings, 0) + FUZZ)
+        low, high = np.quantile(readings, (0.25, 0.75), axis=0)
+        radius = AGREE * (high - low)
+        near = np.clip(readings, low - FAR * (high - low), high + FAR * (high - low))  # 1e308 is no distance
+        x[i, step] = near / np.where(radius > 0, radius, FUZZ * np.ptp(near, 0) + FUZZ)
         share[i, step] = [max(AGREE, _within_one(column)) for column in x[i, step].T]
     share[:, 1:][contents.x[:, 1:] == contents.x[:, :-1]] = 1.0  # no number of its own
     length, actions = contents.recording.length.numpy(), contents.recording.actions.numpy()

@@ -26,6 +26,10 @@ from torch import Tensor
 from s2r_torch.base import Path, ProblemSpec, StateGraph
 from s2r_torch.errors import RecordingError
 
+NOWHERE = 1e6  # times the width of the box from it: no sensor shows that
+FLOATS = (torch.float32, torch.float64)
+RANKS = {"actions": 2, "x": 3, "length": 1}
+
 
 @dataclass(frozen=True, eq=False)
 class Recording:
@@ -51,6 +55,15 @@ class Recording:
     unit: str = "line"
 
     def __post_init__(self):
+        for name, kind in (("actions", "whole numbers"), ("x", "readings"), ("length", "whole numbers")):
+            part = getattr(self, name)
+            good = isinstance(part, Tensor) and part.dtype in (FLOATS if name == "x" else (torch.int64,))
+            if not good or part.ndim < RANKS[name]:
+                got = f"{part.dtype}, shape {list(part.shape)}" if isinstance(part, Tensor) else type(part).__name__
+                expected = f"{name} as a tensor of {kind}, {'float32 or float64' if name == 'x' else 'int64'}"
+                raise RecordingError(
+                    expected=expected, got=got, cause="an array: torch.as_tensor(...); or another part"
+                )
         N, H = self.x.shape[-3:-1]
         if self.actions.shape != (N, H - 1) or self.length.shape != (N,):
             raise RecordingError(
@@ -65,6 +78,39 @@ class Recording:
                 cause="another horizon",
             )
 
+    def require_of(self, spec: ProblemSpec) -> None:
+        """Raises RecordingError unless these can be episodes of this problem."""
+        H, d, A = spec.horizon, spec.obs_dim, spec.num_actions
+        if self.x.shape[-2:] != (H, d):
+            raise RecordingError(
+                expected=f"readings [episodes, {H} steps, {d} numbers], as the policy was made for",
+                got=f"shape {list(self.x.shape)}",
+                cause="episodes of another problem",
+            )
+        seen = torch.arange(H) < self.length[:, None]  # [N, H]
+        odd = (seen[:, 1:] & ((self.actions < 0) | (self.actions >= A))).nonzero()
+        if len(odd):
+            i, step = odd[0].tolist()
+            got, cause = (
+                f"{int(self.actions[i, step])} at {self.at(i, step)}",
+                "actions counted from 1, or of another problem",
+            )
+            raise RecordingError(expected=f"actions in 0 .. {A - 1}", got=got, cause=cause)
+        bad = (seen & ~torch.isfinite(self.x).all(-1)).nonzero()
+        if len(bad):
+            got, cause = (
+                f"NaN or inf at {self.at(*bad[0, -2:].tolist())}",
+                "a broken sensor, or a length that is too large",
+            )
+            raise RecordingError(expected="finite readings", got=got, cause=cause)
+        low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (spec.low, spec.high))
+        lost = (seen[..., None] & ((self.x - low).abs() > NOWHERE * (high - low))).nonzero()
+        if len(lost):
+            *_, i, step, j = lost[0].tolist()
+            got = f"{float(self.x[tuple(lost[0].tolist())]):g} at {self.at(i, step)}"
+            expected = f"readings of {spec.obs_names[j]!r} near {spec.low[j]:g} .. {spec.high[j]:g}"
+            raise RecordingError(expected=expected, got=got, cause="a damaged number, or one that stands for none")
+
     @staticmethod
     def empty(spec: ProblemSpec) -> Recording:
         """No episode yet."""
@@ -78,6 +124,9 @@ class Recording:
     @staticmethod
     def of(path: Path, seen: Sequence[Tensor]) -> Recording:
         """n episodes along one path of H - 1 actions; `seen` holds x `[..., n, d]` of the steps seen, at least one."""
+        if not 1 <= len(seen) <= len(path) + 1:
+            expected = f"readings of 1 .. {len(path) + 1} steps, as {len(path)} actions show"
+            raise RecordingError(expected=expected, got=f"{len(seen)}", cause="a step without an action before it")
         (*lead, n, d), H = seen[0].shape, len(path) + 1
         x = seen[0].new_full((*lead, n, H, d), torch.nan)
         x[..., : len(seen), :] = torch.stack(list(seen), -2)
@@ -88,6 +137,12 @@ class Recording:
     def joined(parts: Sequence[Recording]) -> Recording:
         """The episodes of all parts, in order; empty parts leave the others' precision alone."""
         parts = [part for part in parts if len(part)] or list(parts[:1])
+        sizes = {(part.x.shape[-2:], part.x.shape[:-3]) for part in parts}
+        if len(sizes) > 1:
+            got = ", ".join(str(list(part.x.shape)) for part in parts[:3])
+            raise RecordingError(
+                expected="parts of one problem", got=f"readings {got}", cause="another horizon or sensor"
+            )
         filed = [part for part in parts if part.places is not None]
         places = [
             torch.zeros(part.x.shape[-3:-1], dtype=torch.int64) if part.places is None else part.places

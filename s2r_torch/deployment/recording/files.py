@@ -26,9 +26,9 @@ from s2r_torch.coverage import Walks
 from s2r_torch.deployment.recording.causes import off_range
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.deployment.recording.tables import Table, read_table, write_table
-from s2r_torch.errors import RecordingError
+from s2r_torch.errors import RecordingError, SettingError
 from s2r_torch.files.whole import real_path
-from s2r_torch.given import FILE, taking
+from s2r_torch.given import taking
 from s2r_torch.text import printable
 
 KEYS = ("episode", "step", "action")
@@ -37,7 +37,7 @@ NONE = (-1, 255, 65535, -128, -32768, -999, -9999)  # what stands for no number 
 MANY = 22  # sensors; files that can hold arrays get one column of them where there are more
 
 
-@taking(path=FILE, spec=ProblemSpec)
+@taking()
 def read_recording(
     path: Path | str, spec: ProblemSpec, *, short_episodes: bool = False, empty: bool = False
 ) -> Recording:
@@ -78,8 +78,10 @@ def read_recording(
     return _assemble(table, starts, length, actions, x, spec)
 
 
+@taking()
 def write_recording(path: Path | str, recording: Recording, spec: ProblemSpec) -> None:
     """Writes episodes so that `read_recording` gives them back, bit for bit; the format follows the file's ending."""
+    recording.require_of(spec)
     _write(path, columns_of(recording, spec), spec)
 
 
@@ -97,6 +99,7 @@ def columns_of(recording: Recording, spec: ProblemSpec, first: int = 0) -> dict[
     return columns | {name: x[:, j] for j, name in enumerate(spec.obs_names)}
 
 
+@taking()
 def write_template(path: Path | str, walks: Walks, spec: ProblemSpec) -> None:
     """Writes these episodes, (actions, how many) each, with empty readings to be filled in.
 
@@ -104,6 +107,9 @@ def write_template(path: Path | str, walks: Walks, spec: ProblemSpec) -> None:
         RecordingError: the file is there and not an empty form (`require_empty_form`).
     """
     require_empty_form(path, spec)
+    if not all(isinstance(walk, tuple | list) and len(walk) == 2 and isinstance(walk[1], int) for walk in walks):
+        cause = "paths without numbers: ((0, 1, 1), 100)"
+        raise SettingError(expected="walks: (actions, how many episodes) each", got=printable(walks, 80), cause=cause)
     rows = [actions for actions, count in walks for _ in range(count)]
     N, H = len(rows), spec.horizon
     action = np.full((N, H), np.nan)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from s2r_torch.base import ProblemSpec
 from s2r_torch.defaults import plain_torch
 from s2r_torch.errors import S2RError, SettingError, SimulatorError
 from s2r_torch.families.check.contract import (
@@ -30,7 +31,7 @@ from s2r_torch.families.check.rewards import check_rewards
 from s2r_torch.families.check.truth import check_states, check_truth
 from s2r_torch.families.check.worlds import check_world
 from s2r_torch.families.contract import Family, users
-from s2r_torch.given import require_having
+from s2r_torch.given import refuse_kind, require_having, taking
 from s2r_torch.rng import Seed, kept_globals
 from s2r_torch.text import printable
 
@@ -69,6 +70,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
 FATAL = ("prior", "simulators")  # without these nothing else can be looked at
 
 
+@taking()
 @plain_torch()
 def check_family(
     family: Family, seed: int = 0, *, explore: Explore | None = None, only: Collection[str] | None = None
@@ -89,6 +91,9 @@ def check_family(
         About 10^5 to 10^6 simulator episodes, 1 to 10 seconds for the families that ship.
     """
     require_having("family", family, ("prior", "simulators", "world"), "a family")
+    if not isinstance(getattr(family, "spec", None), ProblemSpec):
+        refuse_kind("family.spec", getattr(family, "spec", None), "ProblemSpec")
+    only = {only} if isinstance(only, str) else only
     unknown = sorted({*(only or ())} - {name for name, _ in (*FIRST, *CHECKS)})
     if unknown:
         known = ", ".join(name for name, _ in CHECKS)

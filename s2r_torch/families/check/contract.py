@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 
 import scipy
 import torch
@@ -18,6 +19,8 @@ from s2r_torch.families.encoded import unencoded
 from s2r_torch.rng import kept_globals, seed_globals
 
 FLOAT32 = 2.0**-23
+MANY = 200  # rows of one draw, in which equal ones are counted
+SURELY_P = 1e-9
 PAIRS, MANY_PAIRS = 200, 2000  # draws of two theta whose rows are compared, and again where they seem to depend
 SURELY = 6.0  # standard errors
 FINE_STEPS = 1000  # float32 steps that the width of a state's readings should hold; below a few, readings are rounded
@@ -115,8 +118,14 @@ def check_prior(probe: Probe) -> list[Finding]:
         return [_bad(checked, "all draws of theta are equal", "a prior of one point", "draw every row")]
     with kept_globals(), users("a draw from the prior"):
         together = rows_together(_pairs(probe, PAIRS)) and rows_together(_pairs(probe, MANY_PAIRS))
+        few = _pairs(probe, PAIRS)
+        many = [prior(MANY, probe.seed.child("prior", "many", i).generator()) for i in range(3)]
+    if any(tuple(draw.shape) != (MANY, shape[1]) for draw in many):
+        found = f"prior({MANY}) has shape {list(many[0].shape)}"
+        return [_bad(checked, found, "a sample of fixed size", "float64 [n, k]")]
+    together = together or rows_repeated(many) or other_law(few, torch.cat(many))
     if together:
-        cause = "rows that are made of each other: sorted, stratified, mirrored, points of a grid or a Sobol sequence"
+        cause = "rows that are made of each other: sorted, stratified, mirrored, repeated, a grid, a Sobol sequence"
         return [_bad(checked, f"two rows of a draw {together}: certificates assume i.i.d. theta", cause, write)]
     names = ", ".join(getattr(probe.family, "theta_names", ()) or [f"{shape[1]} numbers"])
     return [Finding(checked, OK, f"theta = {names}; a function of its generator")]
@@ -146,6 +155,35 @@ def rows_together(pairs: Tensor) -> str:
         if float(z.abs().max()) > SURELY:
             return f"depend on each other (correlation {float(z[z.abs().argmax()]) / math.sqrt(count):+.2f}{what})"
     return ""
+
+
+def rows_repeated(draws: Sequence[Tensor]) -> str:
+    """How equal rows of the same draw are too many or too few, in words; empty where nothing is found.
+
+    Of i.i.d. rows, equal ones within draws [n, k] are as frequent as between them: none where rows are continuous.
+    """
+    n = len(draws[0])
+    within = sum(_equal_pairs(draw) for draw in draws)
+    between = _equal_pairs(torch.cat(list(draws))) - within
+    expected = between * len(draws) * (n - 1) / (len(draws) * (len(draws) - 1) * n)
+    if within > 2 * expected + SURELY * math.sqrt(expected) + SURELY:
+        return f"are equal too often ({within} pairs, of independent ones about {expected:.0f})"
+    if within < 0.7 * expected - SURELY / 2 * math.sqrt(expected):
+        return f"are equal too seldom ({within} pairs, of independent ones about {expected:.0f}: points not put back)"
+    return ""
+
+
+def _equal_pairs(rows: Tensor) -> int:
+    """How many pairs of rows are equal."""
+    counts = rows.unique(dim=0, return_counts=True)[1]
+    return int((counts * (counts - 1) // 2).sum())
+
+
+def other_law(pairs: Tensor, many: Tensor) -> str:
+    """Whether rows of small draws [PAIRS, 2, k] have another law than those of large ones [n, k], in words."""
+    few = pairs.flatten(0, 1)
+    p = min(scipy.stats.ks_2samp(few[:, j], many[:, j]).pvalue for j in range(few.shape[1]))
+    return f"have another law than many (p = {p:.2g})" if p < SURELY_P else ""
 
 
 def _bad(checked: str, found: str, cause: str, write: str) -> Finding:

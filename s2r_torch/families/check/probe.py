@@ -13,6 +13,7 @@ from torch import Tensor
 from s2r_torch.base import StateGraph
 from s2r_torch.episodes import Guard, Ledger, Rollouts
 from s2r_torch.families.contract import Family, GroundTruth, KnowsGraph, users
+from s2r_torch.given import refuse_kind
 from s2r_torch.rng import Seed
 
 FEW, MANY = 12, 64  # simulators that are looked at closely, and in which one that is unlike the others is looked for
@@ -70,7 +71,10 @@ class Probe:
     def truth(self) -> GroundTruth | None:
         """The ground truth of the first FEW theta, where the family knows it."""
         with users("truth(theta)"):
-            return self.family.truth(self.theta[:FEW])
+            truth = self.family.truth(self.theta[:FEW])
+        if not isinstance(truth, GroundTruth | None):
+            refuse_kind("what truth(theta) returned", truth, "GroundTruth or None")
+        return truth
 
     @cached_property
     def graph(self) -> StateGraph | None:

@@ -88,6 +88,8 @@ def check_rows(probe: Probe) -> list[Finding]:
     selected = run(probe.simulators(theta).select([2, 0]), actions, probe.generators((2, 0), "rows"))
     wrong = ~(same_rows(base, turned) & same_rows(base, renamed))
     wrong[[2, 0]] |= ~same_rows(Rollouts(base.x[[2, 0]], base.actions, base.rewards[[2, 0]]), selected)
+    alone = run(probe.simulators(theta).select([1]), actions, probe.generators((1,), "rows"))
+    wrong[[1]] |= ~same_rows(Rollouts(base.x[[1]], base.actions, base.rewards[[1]]), alone)
     if not bool(wrong.any()):
         return [Finding(checked, OK, "the same alone, in another order, and under another name")]
     return [_why(probe, base, wrong, batch)]

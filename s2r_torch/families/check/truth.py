@@ -79,7 +79,8 @@ def _inconsistent(probe: Probe, truth: GroundTruth) -> tuple[str, str, str] | No
 def _readings(probe: Probe, truth: GroundTruth, x: Tensor) -> list[Finding]:
     """Means and variances of readings [B, xi, n, d] against the quadrature's, in its standard deviations."""
     mean = (truth.weight[..., None] * truth.x).sum(2)
-    sd = (truth.weight[..., None] * (truth.x - mean[:, :, None]).square()).sum(2).sqrt().clamp(min=1e-300)
+    least = 1e-6 * x.std(2).clamp(min=1e-290)  # of a point mass, which no reading has
+    sd = (truth.weight[..., None] * (truth.x - mean[:, :, None]).square()).sum(2).sqrt().maximum(least)
     scores = {"mean": lambda u: u, "variance": lambda u: u.square() - 1}  # 0 on average, if the quadrature is right
     for what, score in scores.items():
         off = _off(score((x - mean[:, :, None]) / sd[:, :, None]).transpose(1, 2).flatten(0, 1), TOLERANCE)  # [xi, d]

@@ -16,12 +16,13 @@ import gymnasium
 import numpy as np
 from torch import Tensor
 
-from s2r_torch.base import unmasked
+from s2r_torch.base import require_count, unmasked
 from s2r_torch.errors import ObservationError, RewardError, SettingError, SimulatorError
 from s2r_torch.families.contract import truth, users
 from s2r_torch.families.replay.family import Payoff, Prior, ReplayFamily
 from s2r_torch.families.replay.simulators import Moves, RewardModel, own_reward
 from s2r_torch.families.sensors import Sensor
+from s2r_torch.given import taking
 from s2r_torch.text import printable
 
 __all__ = ["GymFamily", "Moves", "held_actions", "make_env"]
@@ -29,6 +30,7 @@ __all__ = ["GymFamily", "Moves", "held_actions", "make_env"]
 Make = Callable[[Tensor], gymnasium.Env]  # theta [k] -> environment
 Latent = Callable[[Any, Any], Sequence[float]]  # (unwrapped environment, raw observation) -> numbers
 
+ROUNDING = 1e-6  # of the edges of an action space, which are float32
 OTHER_SEED = 7919  # added to the seed of resets, where another one is wanted
 
 
@@ -45,6 +47,7 @@ def observed_numbers(env: gymnasium.Env, observation: object) -> list[float]:
         ) from error
 
 
+@taking()
 def make_env(env_id: str, actions: int | None = None, **settings) -> gymnasium.Env:
     """`gymnasium.make` without the checker that warns in the middle of a run; third-party ids are `module:Id`.
 
@@ -60,11 +63,23 @@ def make_env(env_id: str, actions: int | None = None, **settings) -> gymnasium.E
         env = gymnasium.make(env_id, disable_env_checker=True, **settings)
     except gymnasium.error.DependencyNotInstalled as error:
         raise ImportError(str(error)) from error
+    except gymnasium.error.UnregisteredEnv as error:
+        cause = "a typo, or a package that is not imported: 'module:Id' imports it"
+        raise SettingError(expected="an environment that Gymnasium knows", got=printable(error), cause=cause) from error
+    except TypeError as error:
+        raise SettingError(
+            expected=f"settings of {env_id}", got=printable(error), cause="a typo in a setting"
+        ) from error
     if actions is None:
         return env
+    space = env.action_space
+    if not isinstance(space, gymnasium.spaces.Discrete) or require_count("actions", actions) > space.n:
+        cause = "actions are the first so many of those that there are"
+        raise SettingError(expected=f"actions among those of {env_id}: {space}", got=str(actions), cause=cause)
     return gymnasium.wrappers.TransformAction(env, lambda action: action, gymnasium.spaces.Discrete(actions))
 
 
+@taking()
 def held_actions(env: gymnasium.Env, actions: Sequence[Sequence[float]], steps: int = 1) -> gymnasium.Env:
     """An environment of continuous actions as one of a few, each held for several steps, or until the episode ends.
 
@@ -73,7 +88,18 @@ def held_actions(env: gymnasium.Env, actions: Sequence[Sequence[float]], steps: 
         actions: what action 0, 1, .. stands for.
         steps: of the environment, for one of ours; rewards add up.
     """
-    meant = np.asarray(actions, dtype=np.float64)
+    meant, space = np.asarray(actions, dtype=np.float64), env.action_space
+    require_count("steps", steps)
+    if not isinstance(space, gymnasium.spaces.Box):
+        cause = "an environment of discrete actions needs none of this"
+        raise SettingError(expected="an environment whose actions are a Box", got=printable(space), cause=cause)
+    fits = len(meant) and meant.shape[1:] == space.shape
+    if not fits or not ((meant >= space.low - ROUNDING) & (meant <= space.high + ROUNDING)).all():
+        raise SettingError(
+            expected=f"actions [A, *{list(space.shape)}] within {printable(space)}",
+            got=printable(f"{meant.tolist()}", 80),
+            cause="[[-1.0], [1.0]] for two actions of one number",
+        )
 
     class Held(gymnasium.Wrapper):
         def __init__(self, env):
@@ -118,6 +144,7 @@ class GymFamily(ReplayFamily):
         SettingError: the environment cannot be used; the message says why.
     """
 
+    @taking(name=object)
     def __init__(
         self,
         *,

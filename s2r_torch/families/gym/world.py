@@ -16,6 +16,7 @@ from s2r_torch.base import ProblemSpec, StateGraph, UnlabelledWorld, unmasked
 from s2r_torch.errors import ObservationError, SettingError, SimulatorError
 from s2r_torch.families.contract import truth
 from s2r_torch.families.gym.family import checked_actions
+from s2r_torch.given import taking
 from s2r_torch.text import printable
 
 
@@ -37,6 +38,7 @@ class EnvWorld:
 
     episodes_at_once = 1
 
+    @taking()
     def __init__(self, env, spec: ProblemSpec, seed: int | None = None, graph: StateGraph | None = None):
         num_actions, obs_dim = checked_actions(env, spec.horizon), _numbers_of(env)
         for name, theirs in (("num_actions", num_actions), ("obs_dim", obs_dim)):

@@ -31,6 +31,7 @@ from s2r_torch.families.layered import LayeredSimulators, LayeredWorld, depth_fi
 from s2r_torch.families.likelihood import midpoints
 from s2r_torch.families.mixture.predictors import GAINS, MixturePredictors
 from s2r_torch.families.noise import bump_constant, bump_draws, bump_nodes, require_smoothness, uniforms
+from s2r_torch.given import taking
 
 HALF_WIDTH = 0.5
 SLOPE = 0.25  # |v|
@@ -214,6 +215,7 @@ class Mixture:
             gap = torch.cat([gap[:, :-1], gap[:, -1:] * last_sign[:, None, None, None]], 1)
         return level[..., None, None] + self.unit / 2 * theta[:, None, None, None] * gap
 
+    @taking()
     def prior(self, n: int, generator: torch.Generator) -> Tensor:
         """Draws theta [n, 1], or [n, 2] with the hidden sign; consumes the generator."""
         u = 2 * torch.rand(n, 1, dtype=torch.float64, generator=generator) - 1

@@ -18,8 +18,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from s2r_torch.base import MOST_STEPS, ProblemSpec, StateGraph, require_count
-from s2r_torch.errors import RewardError, S2RError
+from s2r_torch.base import MOST_ACTIONS, MOST_STEPS, ProblemSpec, StateGraph, real_numbers, require_count
+from s2r_torch.errors import RewardError, S2RError, SettingError
 from s2r_torch.families.contract import GroundTruth, names_of, require_name, users
 from s2r_torch.families.layered import require_theta
 from s2r_torch.families.noise import bernoulli
@@ -35,6 +35,7 @@ from s2r_torch.families.replay.proposals import (
 from s2r_torch.families.replay.simulators import Moves, ReplaySimulators, RewardModel, SteppedWorld, own_reward
 from s2r_torch.families.replay.tree import Episode, ReplayTree, merged_graph
 from s2r_torch.families.sensors import Sensor, require_sensor
+from s2r_torch.given import taking
 from s2r_torch.rng import Seed, kept_globals
 
 Prior = Callable[[int, torch.Generator], Tensor]  # n -> theta [n, k], float64
@@ -96,11 +97,12 @@ class ReplayFamily:
         self.name, self.sensor, self.theta_names = require_name(name), sensor, names_of(theta_names)
         require_sensor(sensor)
         if horizon is not None:
-            require_count("horizon", horizon, MOST_STEPS)
+            horizon = require_count("horizon", horizon, MOST_STEPS)
         self.dynamics, self.payoff = dynamics, payoff
         self.proposed: dict[str, str] = {}
         self._prior, self._settings = prior, dict(settings or {})
-        self.num_actions, limit = dynamics.sizes(self._first_theta, horizon)
+        actions, limit = dynamics.sizes(self._first_theta, horizon)
+        self.num_actions = require_count("num_actions", actions, MOST_ACTIONS)
         self.horizon = self._propose_horizon(limit) if horizon is None else horizon
         scale, self.bernoulli_rewards = self._payment()
         low, high = self._box()
@@ -115,11 +117,16 @@ class ReplayFamily:
             reward_scale=scale,
         )
 
+    @taking()
     def prior(self, n: int, generator: torch.Generator) -> Tensor:
         """Draws theta [n, k]; consumes the generator."""
         with users("a draw from the prior"):
             theta = self._prior(n, generator)
-        return require_theta(theta, self.theta_names)
+        theta = require_theta(theta, self.theta_names)
+        if len(theta) != n:
+            cause = "a sample of fixed size, or points that ran out"
+            raise SettingError(expected=f"{n} rows from the prior, as asked", got=str(len(theta)), cause=cause)
+        return theta
 
     def simulators(self, theta: Tensor, ids: Sequence[int]) -> ReplaySimulators:
         """Simulators that replay; the determinism that this needs is checked first.
@@ -154,6 +161,14 @@ class ReplayFamily:
         graph, nodes = self._merged
         with users("the sensor's quadrature"):
             x, weight = self.sensor.quadrature(theta, self._tree.latent(nodes))
+        expected = (len(theta), graph.num_states), len(self.sensor.names)
+        if x.ndim != 4 or (x.shape[:2], x.shape[3]) != expected or weight.shape != x.shape[:3]:
+            raise SettingError(
+                expected=f"points [{len(theta)}, {graph.num_states}, m, {expected[1]}] and their weights [.., m] from "
+                "the sensor's quadrature",
+                got=f"shapes {list(x.shape)} and {list(weight.shape)}",
+                cause="an axis left out: theta [B, k], latent [xi, l] -> x [B, xi, m, d], weights [B, xi, m]",
+            )
         reward = self._rewards(self._tree, theta, graph, nodes)[:, :, None] / self.spec.reward_scale
         return GroundTruth(graph, x, weight, reward.expand(*weight.shape, self.num_actions))
 
@@ -321,7 +336,7 @@ class ReplayFamily:
     def _box(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """The box of readings."""
         if self.sensor.low is not None and self.sensor.high is not None:
-            return tuple(self.sensor.low), tuple(self.sensor.high)
+            return real_numbers("low", self.sensor.low), real_numbers("high", self.sensor.high)
         theta = self.prior(BOX_THETA, torch.Generator().manual_seed(0))
         generators = Seed.root(0).child("box").generators(range(len(theta)))
         tree, nodes = self._tree, self._merged[1]

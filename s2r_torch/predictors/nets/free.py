@@ -24,14 +24,15 @@ from torch import Tensor, nn
 
 from s2r_torch.defaults import plain_torch
 from s2r_torch.errors import S2RError, SettingError
-from s2r_torch.held import attributes, changed, numbers, outside
+from s2r_torch.held import attributes, changed, numbers, opened, outside, stir, streams
 from s2r_torch.predictors.nets.architectures import LookupNet
 from s2r_torch.predictors.nets.steps import Constants, Sizes, Step
 from s2r_torch.rng import kept_globals, seed_globals
 from s2r_torch.text import printable
 
-ROWS = 3  # of the example that a module is examined with
-MANY = 1025  # rows of one call: what a module does with large batches, or beyond a size of its own
+ROWS = 3  # of the example that a module is examined with, the last at the middle of the box
+BLOCK = 1024  # rows that a module is given at once, fewer padded to a power of two: the numbers it was examined with
+SIZES = tuple(2**k for k in range(11))
 FORWARD = "the module's forward"
 Weights = dict[str, Tensor]
 
@@ -55,6 +56,7 @@ class FreeNet(LookupNet):
             with _named(f"{name}({inputs}, {sizes.num_actions}) to make a module", "the code that makes it"):
                 modules = [self.module(inputs, sizes.num_actions) for _ in range(self.size)]
                 rows = torch.randn(ROWS, inputs)
+                rows[-1, -self.problem.spec.obs_dim :] = 0  # where every policy is tried before it acts
                 spare = self.module(inputs, sizes.num_actions)
                 seed_globals(seed)
                 again = self.module(inputs, sizes.num_actions)
@@ -120,9 +122,11 @@ class FreeStep(Step):
 
     def values(self, prepared: PreparedFree, columns: Tensor, n: int) -> Tensor:
         rows = torch.cat([prepared.summary.repeat_interleave(n, 0), columns[:-1].T], -1)  # [m, inputs]
-        if not torch.compiler.is_exporting() and len(rows) == 0:  # what a module makes of nothing is its own affair
+        if torch.compiler.is_exporting():  # any number of rows
+            return self._run(prepared.weights, rows).mT
+        if len(rows) == 0:
             return rows.new_zeros(len(next(iter(prepared.weights.values()))), self.sizes.num_actions, 0)
-        return self._run(prepared.weights, rows).mT
+        return torch.cat([self._run(prepared.weights, part)[:, :n] for part, n in _blocks(rows)], 1).mT
 
     def lipschitz_bound(self, constants: Constants) -> Tensor:
         return torch.full((self.sizes.members,), torch.inf, dtype=torch.float64)
@@ -178,9 +182,20 @@ class _Examined:
         module.eval()
         around = outside(module)
         q = self._values(module, rows).to(rows.dtype)
-        held = attributes(module)
-        if not _close(self._called(module, rows), q):
+        stir()
+        held, drawn = attributes(module), streams()
+        with opened() as files:
+            again = self._called(module, rows)
+        if not torch.equal(again.to(rows.dtype), q):
             self.refuse("the same values for the same rows", "others", "randomness that `eval()` does not switch off")
+        if files:
+            cause = "numbers that no policy file holds: read them when the module is made, into parameters or buffers"
+            self.refuse("a forward without files", f"one that opens {printable(sorted(files)[0])}", cause)
+        moved = changed(drawn, streams())
+        if moved:
+            self.refuse(
+                "a forward that draws no numbers", f"{moved[0]} in another state", "a seed set, or draws unused"
+            )
         self._require_kept(module, held)
         self._require_alone(module, around)
         return q
@@ -199,8 +214,11 @@ class _Examined:
         for k in range(len(rows)):
             self._require_same(self._called(module, rows[k : k + 1]), q[k : k + 1], "for a row alone")
         self._require_same(self._called(module, rows.flip(0)).flip(0), q, "in another order")
-        many = torch.arange(MANY) % len(rows)
-        self._require_same(self._called(module, rows[many]), q[many], f"among {MANY} rows")
+        for size in SIZES:
+            others = torch.randn(size, rows.shape[1])
+            few = torch.randperm(size)[: len(rows)]
+            others[few] = rows[: len(few)]
+            self._require_same(self._called(module, others)[few], q[: len(few)], f"among {size} rows")
 
     def _require_same(self, values: Tensor, q: Tensor, where: str) -> None:
         if not _close(values, q):
@@ -312,6 +330,13 @@ def _named(expected: str, cause: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {printable(str(error).strip().partition(chr(10))[0])}"
         raise SettingError(expected=expected, got=reason, cause=cause) from error
+
+
+def _blocks(rows: Tensor) -> Iterator[tuple[Tensor, int]]:
+    """Rows in parts of the sizes that a module was examined with, the last row repeated, and how many are real."""
+    for part in rows.split(BLOCK):
+        size = next(size for size in SIZES if size >= len(part))
+        yield torch.cat([part, part[-1:].expand(size - len(part), -1)]), len(part)
 
 
 def _ties(module: nn.Module) -> dict[str, str]:

@@ -38,6 +38,7 @@ from s2r_torch.predictors.nets.lipschitz_estimate import LipschitzEstimate
 from s2r_torch.predictors.nets.recipe import empty_net, require_like
 from s2r_torch.predictors.nets.settings import net_settings
 from s2r_torch.predictors.nets.steps import Constants, Sizes, Step
+from s2r_torch.predictors.nets.summaries import require_summary
 from s2r_torch.problem import Problem
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class Net(nn.Module):
         self.register_buffer("x_half", (high - low) / 2, persistent=False)
         self.register_buffer("height", torch.ones((), dtype=torch.float32))
         self.setup()
+        if self.certified:
+            require_summary(self, problem)
         with torch.no_grad():
             nothing = self.height.new_zeros(1, problem.graph.num_states, grid.num_points)
             self.summary_size = self.summary(nothing).shape[-1]

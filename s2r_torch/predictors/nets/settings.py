@@ -10,6 +10,7 @@ from s2r_torch.errors import SettingError
 from s2r_torch.predictors.nets.heads import HEADS
 from s2r_torch.predictors.registry import net_class, variants
 from s2r_torch.schema import OneOf, Positive, Range, Settings, Where, build, kinds_of, typo, value_of
+from s2r_torch.text import printable
 
 LARGEST = 2**14  # width or depth of a network: what is more was not written by this library
 
@@ -56,6 +57,17 @@ def net_settings(name: str, options: Mapping[str, Any], values: Mapping[str, Any
                 got=f"net.{name}.{key}",
                 cause=typo(key, [*common, *options]),
             )
+    odd = [
+        key
+        for key, default in options.items()
+        if not isinstance(default, int | float | str | list | tuple | dict | None)
+    ]
+    if odd:
+        expected, got = (
+            f"options of net {name} with defaults that are JSON values",
+            printable(f"{odd[0]}: {options[odd[0]]!r}", 80),
+        )
+        raise SettingError(expected=expected, got=got, cause="policy files hold plain values only")
     own = {
         key: value_of(type(default) if default is not None else Any, values.get(key, default), f"net.{name}.{key}")
         for key, default in options.items()
