@@ -24,8 +24,9 @@ from s2r_torch.deployment.live import GuardedWorld
 from s2r_torch.deployment.outcome import Deployment
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.deployment.recording.causes import off_range
-from s2r_torch.deployment.recording.contents import Finding, examine
+from s2r_torch.deployment.recording.contents import examine
 from s2r_torch.deployment.recording.episodes import Recording
+from s2r_torch.deployment.recording.evidence import Finding
 from s2r_torch.deployment.stopping import Stopping, look
 from s2r_torch.episodes import Ledger
 from s2r_torch.errors import ObservationError, RecordingError, SettingError, UnlikeSimulatorsError

@@ -10,7 +10,7 @@ from torch import Tensor
 from s2r_torch.deployment.edges import NO_CHECK, EdgeCheck
 from s2r_torch.deployment.likeness import Likeness
 from s2r_torch.deployment.policy import Policy
-from s2r_torch.deployment.recording.contents import Finding
+from s2r_torch.deployment.recording.evidence import Finding
 from s2r_torch.deployment.stopping import Look
 from s2r_torch.given import without
 

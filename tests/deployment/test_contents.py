@@ -12,7 +12,9 @@ from support.policies import policy_of
 from s2r_torch.coverage import path_cover
 from s2r_torch.deployment.recording.causes import off_range
 from s2r_torch.deployment.recording.contents import DRIFT, examine
+from s2r_torch.deployment.recording.copies import near_copies
 from s2r_torch.deployment.recording.episodes import Recording
+from s2r_torch.deployment.recording.evidence import Contents
 from s2r_torch.errors import ObservationError, RecordingError
 from s2r_torch.families import make_family
 
@@ -124,6 +126,14 @@ def test_episodes_copied_but_for_the_last_digits_are_named(digits):
 
     with pytest.raises(RecordingError, match="60 of 120 .* but for the last digits: .*; as good as 60"):
         found(changed(twice))
+
+
+def test_a_number_of_any_size_is_no_reason_to_stop_looking_for_copies():
+    log = good_log()
+    x = log.x.clone()
+    x[0, 0, 0], x[1] = 1e308, x[0]
+    with np.errstate(over="raise", invalid="raise"):
+        near_copies(Contents.of(replace(log, x=x), GRAPH, GRID.spec.obs_names))
 
 
 def test_a_reading_that_is_kept_for_all_steps_is_no_copy_of_another_episode():

@@ -11,7 +11,7 @@ Given the actions, readings of a state are independent draws of one law with a d
     shifted     readings spread least around their states when each is assigned to its own
 
 Digital sensors have a resolution, so that coincidences do occur: they are counted against what a resolution of the
-smallest gap between values, or the few values seen, explain (`_more_than_chance`), each at a level of 1e-6. Drift is
+smallest gap between values, or the few values seen, explain (`more_than_chance`), each at a level of 1e-6. Drift is
 tested at 1e-3 for all sensors together. `shifted` asks for half the spread, which a right assignment never allows for.
 So good logs get a note from `drift` in 1 of 1000, and from all others together in fewer than 1 of 10,000; logs of
 families whose simulators round, clip or repeat readings themselves get them always.
@@ -20,8 +20,6 @@ families whose simulators round, clip or repeat readings themselves get them alw
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import scipy
@@ -30,70 +28,23 @@ import torch
 from s2r_torch.base import StateGraph, after
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.deployment.recording.causes import off_range
+from s2r_torch.deployment.recording.copies import copied, require_different_episodes
 from s2r_torch.deployment.recording.episodes import Recording
-from s2r_torch.errors import ObservationError, RecordingError
+from s2r_torch.deployment.recording.evidence import (
+    CHANCE,
+    FUZZ,
+    PEAK,
+    ROUNDED,
+    Contents,
+    Finding,
+    more_than_chance,
+    smallest_gap,
+)
+from s2r_torch.errors import ObservationError
 
-CHANCE = 1e-6  # level of rules that count coincidences
 DRIFT = 1e-3  # level of the test for drift, over all sensors
-PEAK = 2.0  # how much likelier a density's most likely values are than the average ones
-FUZZ = 1e-9  # of a range: gaps below come from rounding in the last digit
-ROUNDED = 4  # readings per different value from which they count as rounded
 DIGITS = 11  # binary ones, of a number in half precision
-FAR = 1e6  # middle halves from the middle half: what lies farther out is cut there
-AGREE = 0.01  # of the middle half of a state's readings: episodes that differ by more in any number are no copies
 LEAST = 20  # readings of a state, or episodes of a sequence, for rules that compare many
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that must be known of a log.
-
-    Args:
-        text: for people.
-        doubt: whether a verdict `consistent` would promise too much.
-    """
-
-    text: str
-    doubt: bool
-
-
-@dataclass(frozen=True, eq=False)
-class Contents:
-    """Readings as numpy arrays, with what all rules need.
-
-    Args:
-        recording: the episodes of one world.
-        names: of the sensors.
-        states: `[N, H]` the state of every reading, -1 where there is none.
-        x: `[N, H, d]`, NaN where there is none.
-        values: `[d]` how many different values each sensor could show within a state, at least.
-    """
-
-    recording: Recording
-    names: tuple[str, ...]
-    states: np.ndarray
-    x: np.ndarray
-    values: np.ndarray
-
-    @staticmethod
-    def of(recording: Recording, graph: StateGraph, names: tuple[str, ...]) -> Contents:
-        states = recording.states(graph).numpy()
-        x = np.where((states >= 0)[..., None], recording.x.double().numpy(), np.nan)
-        values = np.ones(len(names))
-        for j in range(len(names)):
-            gap = _smallest_gap(x[..., j])
-            per_state = [_possible(x[states == s, j], gap) for s in np.unique(states[states >= 0])]
-            values[j] = max(1.0, min(per_state))
-        return Contents(recording, names, states, x, values)
-
-    def readings(self) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
-        """(state, episodes [n], steps [n], x [n, d]) in the order of the episodes."""
-        for s in np.unique(self.states[self.states >= 0]).tolist():
-            i, step = np.nonzero(self.states == s)
-            yield s, i, step, self.x[i, step]
-
-    def at(self, i: int, step: int) -> str:
-        return self.recording.at(int(i), int(step))
 
 
 def examine(
@@ -135,65 +86,6 @@ def examine(
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 
-def require_different_episodes(contents: Contents) -> None:
-    """Raises RecordingError where episodes are there more than once: they would count as independent ones."""
-    first: dict[bytes, int] = {}
-    copies = []
-    length, actions = contents.recording.length.tolist(), contents.recording.actions.numpy()
-    for i, n in enumerate(length):
-        key = bytes([n % 251]) + actions[i, : n - 1].tobytes() + contents.x[i, :n].tobytes()
-        if first.setdefault(key, i) != i:
-            copies.append((first[key], i))
-    shortest = min((length[i] for i, _ in copies), default=0)
-    exact = bool(copies) and _more_than_chance(len(copies), len(length) ** 2 / 2, contents.values, times=shortest)
-    copies = copies if exact else near_copies(contents)
-    if copies:
-        (i, j), different = copies[0], len(length) - len(copies)
-        digits = "" if exact else " but for the last digits"
-        raise RecordingError(
-            expected="episodes that are different draws",
-            got=f"{len(copies)} of {len(length)} that repeat an earlier one in every number{digits}: the episode at "
-            f"{contents.at(j, 0)} is that at {contents.at(i, 0)}; as good as {different}",
-            cause="files joined with an overlap, a driver that repeats its last values, or a world with a fixed seed",
-        )
-
-
-def near_copies(contents: Contents) -> list[tuple[int, int]]:
-    """Episodes (i, j), i before j, of the same actions that agree in every number more closely than chance explains.
-
-    Numbers agree within `AGREE` of the middle half of their state's readings. How often two readings do is counted for
-    every state and sensor; independent episodes do in all of theirs with the product of these shares.
-    """
-    x, share = np.zeros_like(contents.x), np.ones_like(contents.x)
-    for _, i, step, readings in contents.readings():
-        low, high = np.quantile(readings, (0.25, 0.75), axis=0)
-        radius = AGREE * (high - low)
-        near = np.clip(readings, low - FAR * (high - low), high + FAR * (high - low))  # 1e308 is no distance
-        x[i, step] = near / np.where(radius > 0, radius, FUZZ * np.ptp(near, 0) + FUZZ)
-        share[i, step] = [max(AGREE, _within_one(column)) for column in x[i, step].T]
-    share[:, 1:][contents.x[:, 1:] == contents.x[:, :-1]] = 1.0  # no number of its own
-    length, actions = contents.recording.length.numpy(), contents.recording.actions.numpy()
-    found: list[tuple[int, int]] = []
-    for n in np.unique(length[length > 0]).tolist():
-        rows = np.flatnonzero(length == n)
-        _, sequence = np.unique(actions[rows, : n - 1], axis=0, return_inverse=True)
-        for s in range(sequence.max(initial=-1) + 1):
-            same = rows[sequence.ravel() == s]
-            if len(rows) ** 2 / 2 * share[same[0], :n].prod() > CHANCE:
-                continue  # too few numbers, or too coarse ones, to tell copies from chance
-            tree = scipy.spatial.cKDTree(x[same, :n].reshape(len(same), -1))
-            close = {j: i for i, j in tree.query_pairs(1.0, p=np.inf)}  # i < j
-            found += [(int(same[i]), int(same[j])) for j, i in close.items()]
-    return sorted(found, key=lambda pair: pair[1])
-
-
-def _within_one(x: np.ndarray) -> float:
-    """The share of pairs of numbers [n] that differ by at most 1."""
-    n, ordered = len(x), np.sort(x)
-    above = np.searchsorted(ordered, ordered + 1, side="right") - np.arange(1, n + 1)
-    return float(above.sum() / max(1, n * (n - 1) / 2))
-
-
 def off_grid(contents: Contents, graph: StateGraph, estimator: DensityEstimator) -> list[Finding]:
     """Readings that no density sees: refused where a value recurs or they are too many, else told."""
     low, high = np.asarray(estimator.grid.low), np.asarray(estimator.grid.high)
@@ -207,8 +99,8 @@ def off_grid(contents: Contents, graph: StateGraph, estimator: DensityEstimator)
     sensor = contents.x[..., j]
     counts = dict(zip(*np.unique(sensor[off[..., j]], return_counts=True), strict=True))
     recurs = max(counts, key=lambda value: counts[value])
-    possible = (high[j : j + 1] - low[j]) / max(_smallest_gap(sensor), FUZZ)
-    if counts[recurs] > 1 and _more_than_chance(counts[recurs] - 1, off.sum() ** 2 / 2, possible):
+    possible = (high[j : j + 1] - low[j]) / max(smallest_gap(sensor), FUZZ)
+    if counts[recurs] > 1 and more_than_chance(counts[recurs] - 1, off.sum() ** 2 / 2, possible):
         i, step = np.argwhere(sensor == recurs)[0].tolist()
         raise ObservationError(
             expected=f"readings of {name!r} on the grid, {box}",
@@ -259,7 +151,7 @@ def rounded(contents: Contents) -> list[Finding]:
     for j, name in enumerate(contents.names):
         seen = contents.x[..., j][contents.states >= 0]
         few_digits = len(seen) >= LEAST and not (np.frexp(seen)[0] * 2**DIGITS % 1).any()
-        if few_digits and np.ptp(seen) > 2**DIGITS * _smallest_gap(seen):  # else a converter of as many bits
+        if few_digits and np.ptp(seen) > 2**DIGITS * smallest_gap(seen):  # else a converter of as many bits
             text = f"{name!r} has at most {DIGITS} binary digits, as in half precision (float16): rounded?"
             found.append(Finding(text, True))
             continue
@@ -294,24 +186,12 @@ def recurring(contents: Contents) -> list[Finding]:
     return found[:6]
 
 
-def copied(contents: Contents) -> list[Finding]:
-    """Readings of a state that repeat an earlier one in every sensor."""
-    copies, total, pairs = 0, 0, 0.0
-    for _, _, _, x in contents.readings():
-        copies += len(x) - len(np.unique(x, axis=0))
-        pairs += len(x) ** 2 / 2
-        total += len(x)
-    if not copies or not _more_than_chance(copies, pairs, contents.values):
-        return []
-    return [Finding(f"{copies} of {total} readings are exact repeats of others: as good as {total - copies}", True)]
-
-
 def repeated(contents: Contents) -> list[Finding]:
     """Readings equal to those of the step before: a sensor that was not read again, or one that is a step late."""
     found = []
     same = contents.x[:, 1:] == contents.x[:, :-1]  # [N, H - 1, d]
     ended = same.all(-1) & (np.cumsum(~same.all(-1)[:, ::-1], 1)[:, ::-1] == 0) & (contents.states[:, 1:] >= 0)
-    if _more_than_chance(int(ended[:, :-1].any(1).sum()), len(same), contents.values):
+    if more_than_chance(int(ended[:, :-1].any(1).sum()), len(same), contents.values):
         i, h = np.argwhere(ended)[0].tolist()
         count = int(ended.any(1).sum())
         found.append(
@@ -324,7 +204,7 @@ def repeated(contents: Contents) -> list[Finding]:
     for j, name in enumerate(contents.names):
         for h in range(same.shape[1]):
             count, seen = int(same[:, h, j].sum()), int((contents.states[:, h + 1] >= 0).sum())
-            if _more_than_chance(count, seen, contents.values[j : j + 1]):
+            if more_than_chance(count, seen, contents.values[j : j + 1]):
                 i = int(np.flatnonzero(same[:, h, j])[0])
                 found.append(
                     Finding(
@@ -405,24 +285,3 @@ def _spread(states: np.ndarray, x: np.ndarray) -> float:
         rows = x[states == s]
         total += len(rows) / max(1, len(rows) - 1) * ((rows - rows.mean(0)) ** 2).sum(0)
     return float((total / np.where(scale > 0, scale, 1)).sum() / states.size)
-
-
-def _possible(x: np.ndarray, gap: float) -> float:
-    """How many different values readings [n] of a state could take: those seen, if they are few; else by the gap."""
-    different = len(np.unique(x))
-    few = len(x) >= ROUNDED * different or different < 2
-    return different if few else np.ptp(x) / gap
-
-
-def _smallest_gap(x: np.ndarray) -> float:
-    """The smallest difference between two values, but for their last digits: what a sensor can tell apart."""
-    values = np.unique(x[np.isfinite(x)])
-    gaps = np.diff(values)
-    gaps = gaps[gaps > FUZZ * np.ptp(values)] if len(values) else gaps
-    return float(gaps.min(initial=np.inf)) if len(gaps) else 0.0
-
-
-def _more_than_chance(count: int, pairs: float, values: np.ndarray, times: int = 1) -> bool:
-    """Whether so many coincidences among `pairs` of readings, of `times` steps each, are beyond chance."""
-    rate = float(np.prod(np.minimum(1.0, PEAK / values))) ** times
-    return count > 0 and scipy.special.pdtrc(count - 1, pairs * rate) < CHANCE
