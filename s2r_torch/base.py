@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -97,19 +97,29 @@ def is_real(value: object) -> bool:
 
 
 def real_numbers(name: str, values: object) -> tuple[float, ...]:
-    """Numbers in a list, a tuple, an array or a tensor as a tuple; raises SettingError for anything else."""
-    listed = values if isinstance(values, tuple | list) else getattr(values, "tolist", lambda: None)()
-    if not isinstance(listed, tuple | list) or not all(map(is_real, listed)):
+    """Numbers in a list, a tuple, an array or a tensor as Python's; raises SettingError for anything else.
+
+    >>> real_numbers("low", np.zeros(2)), real_numbers("low", [np.float64(1), torch.tensor(2)])
+    ((0.0, 0.0), (1.0, 2))
+    """
+    listed = as_python(values)
+    numbers = tuple(map(as_python, listed)) if isinstance(listed, tuple | list) else (None,)
+    if not all(map(is_real, numbers)):
         expected, got = f"{name}: a number per coordinate, in a tuple", printable(repr(values), 80)
         raise SettingError(expected=expected, got=got, cause="one number alone, or text")
-    return tuple(listed)
+    return cast(tuple[float, ...], numbers)
 
 
-def require_count(name: str, value: object, most: int | None = None) -> int:
-    """Returns it as an int if it is a whole number from 1 to `most`, else raises SettingError."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+def as_python(value: object) -> object:
+    """Numbers and lists of Python's for those of NumPy or torch; anything else as it is."""
+    return value.tolist() if isinstance(value, np.ndarray | np.generic | Tensor) else value
+
+
+def require_count(name: str, value: object, most: int | None = None, least: int = 1) -> int:
+    """Returns it as an int if it is a whole number from `least` to `most`, else raises SettingError."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         raise SettingError(
-            expected=f"{name} >= 1, a whole number", got=printable(repr(value)), cause="an empty problem"
+            expected=f"{name} >= {least}, a whole number", got=printable(repr(value)), cause="an empty problem"
         )
     if most is not None and value > most:
         raise SettingError(

@@ -169,7 +169,8 @@ def opened() -> Iterator[set[str]]:
 
 _WATCHED: dict[int, list[set[str]]] = {}  # thread -> what it has opened, in blocks within each other
 _CODE = (".py", ".pyc", ".so", ".pth", ".nbi", ".nbc")
-_PLACES = ("/proc/", "/sys/", "/dev/", "/etc/", "site-packages", "dist-packages", "inductor", "triton", sys.base_prefix)
+_PLACES = tuple(f"{place}{os.sep}" for place in ("/proc", "/sys", "/dev", "/etc", sys.prefix, sys.base_prefix))
+_FOLDERS = ("site-packages", "dist-packages", "torchinductor_", ".triton")  # installed, or compiled and kept
 
 
 @functools.cache
@@ -180,7 +181,8 @@ def _listening() -> None:
 def _hear(event: str, arguments: tuple) -> None:
     if event == "open" and _WATCHED and isinstance(arguments[0], str | bytes):
         path = os.fsdecode(arguments[0])
-        if not path.endswith(_CODE) and not any(place in path for place in _PLACES):
+        theirs = path.startswith(_PLACES) or any(f"{os.sep}{folder}" in path for folder in _FOLDERS)
+        if not theirs and not path.endswith(_CODE):
             for found in _WATCHED.get(threading.get_ident(), ()):
                 found.add(path)
 

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +14,11 @@ from s2r_torch.base import ProblemSpec
 from s2r_torch.comparators.contract import register_comparator
 from s2r_torch.deployment.export import export_policy
 from s2r_torch.deployment.recording.episodes import Recording
+from s2r_torch.deployment.recording.files import write_template
 from s2r_torch.deployment.stopping import Stopping
 from s2r_torch.errors import FileError, ObservationError, RecordingError, S2RError, SettingError
+from s2r_torch.families import FAMILIES
+from s2r_torch.families.gym.family import held_actions, make_env
 from s2r_torch.families.sensors import AffineSensor, uniform_prior
 from s2r_torch.predictors.registry import register
 from s2r_torch.runs.settings import RunSettings
@@ -123,6 +127,40 @@ CALLS = {
     "no ranges": (lambda: uniform_prior(), r"ranges \(low, high\)"),
     "an object to register": (lambda: s2r_torch.register_family("zz")(GRID), "a class or a function as family 'zz'"),
     "nothing to import": (lambda: s2r_torch.import_plugins(None), "a list of modules; got None"),
+    "an environment of no name": (lambda: make_env("NoSuch-v0"), "an environment that Gymnasium knows; .*'module:Id'"),
+    "a typo in a setting": (lambda: make_env("CartPole-v1", gravty=3), "settings of CartPole-v1; .*gravty"),
+    "more actions than there are": (lambda: make_env("CartPole-v1", 3), "among those of CartPole-v1: .*; got 3"),
+    "few of a continuum": (lambda: make_env("Pendulum-v1", 3), r"among those of Pendulum-v1: Box.*; got 3"),
+    "held of discrete ones": (lambda: held_actions(make_env("CartPole-v1"), [[1.0]]), "actions are a Box; got Disc"),
+    "off the box": (lambda: held_actions(make_env("Pendulum-v1"), [[9.0]]), r"within Box.*; got \[\[9.0\]\]"),
+    "numbers for vectors": (lambda: held_actions(make_env("Pendulum-v1"), [1.0]), r"actions \[A, \*\[1\]\]"),
+    "steps of none": (lambda: held_actions(make_env("Pendulum-v1"), [[1.0]], 0), "steps >= 1, a whole number"),
+    "no numbers of episodes": (lambda: write_template("a.csv", META.cover, META.spec), "walks: .*how many episodes"),
+    "half an episode": (
+        lambda: write_template("a.csv", ((META.cover[0], 0.5),), META.spec),
+        "episodes of a walk >= 0, a whole number; got 0.5",
+    ),
+    "no step seen": (lambda: Recording.of((0, 1), []), "readings of 1 .. 3 steps, as 2 actions show; got 0"),
+    "more than was done": (lambda: Recording.of((0,), [SEEN[:, 0]] * 3), "readings of 1 .. 2 steps.*; got 3"),
+    "parts of two": (
+        lambda: Recording.joined([Recording(ACTIONS, SEEN, LENGTH), Recording(ACTIONS, SEEN[..., :1], LENGTH)]),
+        r"parts of one problem; got readings \[3, 5, 2\], \[3, 5, 1\]",
+    ),
+    "several worlds": (
+        lambda: deployed(ACTIONS, SEEN.expand(2, 3, 5, 2)),
+        r"readings of one world .*; got shape \[2, 3, 5, 2\]",
+    ),
+    "names as numbers": (lambda: AffineSensor((1, 2)), r"names as text, in a tuple; got \(1, 2\)"),
+    "columns below 0": (lambda: AffineSensor(("x",), columns=(-1,)), "columns >= 0, a whole number; got -1"),
+    "columns by name": (lambda: AffineSensor(("x",), columns=("x",)), "columns >= 0, a whole number; got 'x'"),
+    "a family without a spec": (
+        lambda: s2r_torch.check_family(SimpleNamespace(prior=0, simulators=0, world=0, spec=None)),
+        "family.spec: ProblemSpec; got NoneType",
+    ),
+    "half at once": (
+        lambda: s2r_torch.deploy(META, SimpleNamespace(spec=META.spec, reset=0, step=0, episodes_at_once=2.5)),
+        "episodes_at_once >= 1, a whole number; got 2.5",
+    ),
     "no name": (lambda: register(type("Mine", (), {})), "the name of a network: .*brackets"),
     "no network": (lambda: register("mine")(type("Mine", (), {})), "a class derived from Net"),
     "no comparator": (
@@ -140,6 +178,31 @@ def test_what_was_meant_is_said(kind):
     assert isinstance(caught.value, SettingError | ObservationError | RecordingError) and re.search(
         words, str(caught.value)
     )
+
+
+def test_numbers_of_numpy_and_torch_are_numbers(tmp_path):
+    one, two = AffineSensor(("x",), gain=np.float64(2), width=torch.tensor(0.1)), AffineSensor(("x",), gain=2.0)
+    theta, latent = torch.zeros(3, 1, dtype=torch.float64), torch.ones(4, 1, dtype=torch.float64)
+    torch.testing.assert_close(one.quadrature(theta, latent), two.quadrature(theta, latent), atol=1e-8, rtol=0)
+    AffineSensor(("x", "y"), offset=np.zeros(2), width=[np.float32(0.1), torch.tensor(0.2)], columns=np.array([1, 0]))
+    draws = [
+        uniform_prior(edges)(5, torch.Generator().manual_seed(0))
+        for edges in ((0, 2), np.array([0.0, 2.0]), (torch.tensor(0), np.int64(2)))
+    ]
+    assert torch.equal(draws[0], draws[1]) and torch.equal(draws[0], draws[2])
+    spec = ProblemSpec(np.int64(2), 3, 3, 1, np.zeros(1, np.float32), (torch.tensor(1.5),))
+    assert (spec.num_actions, spec.low, spec.high) == (2, (0.0,), (1.5,)) and type(spec.high[0]) is float
+    for k, walks in enumerate((((p, np.int64(2)) for p in META.cover), [(p, 2) for p in META.cover])):
+        write_template(tmp_path / f"{k}.csv", walks, META.spec)
+    forms = [(tmp_path / f"{k}.csv").read_text() for k in range(2)]
+    assert forms[0] == forms[1] and forms[0].count("\n") == 1 + 2 * len(META.cover) * META.spec.horizon
+
+
+def test_what_a_family_s_function_returns_is_a_family(monkeypatch):
+    monkeypatch.setattr(FAMILIES, "_known", dict(FAMILIES._known))
+    s2r_torch.register_family("three")(lambda: 3)
+    with pytest.raises(SettingError, match=r"what three\(...\) returned: a family; got int: 3"):
+        s2r_torch.make_family("three")
 
 
 def test_a_minimum_is_at_most_what_is_used():

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from s2r_torch.base import is_real, real_numbers, require_count
+from s2r_torch.base import as_python, real_numbers, require_count
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import names_of
 from s2r_torch.families.noise import bump_draws, product_nodes, require_smoothness
@@ -118,7 +118,7 @@ class AffineSensor:
             )
         require_count("points", self.points)
         if self.columns is not None:
-            object.__setattr__(self, "columns", tuple(require_count("columns + 1", c + 1) - 1 for c in self.columns))
+            object.__setattr__(self, "columns", tuple(require_count("columns", c, least=0) for c in self.columns))
         for name in ("centre", "gain", "rotation", "offset", "width"):
             _require_parameter(name, getattr(self, name), 1 if name == "rotation" else d)
         if self._turns and d != 2:
@@ -211,7 +211,8 @@ def _require_parameter(name: str, value: object, d: int) -> None:
     """Raises SettingError unless it is a function, a finite number or d of them."""
     if callable(value):
         return
-    numbers = real_numbers(name, value if isinstance(value, Sequence) or hasattr(value, "tolist") else (value,))
+    given = as_python(value)
+    numbers = real_numbers(name, given if isinstance(given, Sequence) else (given,))
     if len(numbers) not in (1, d) or not all(map(math.isfinite, numbers)):
         expected = f"{name}: a finite number, {d} of them, or a function of theta [B, k]"
         raise SettingError(expected=expected, got=printable(repr(value), 80), cause="numbers of other readings")
@@ -223,13 +224,11 @@ def uniform_prior(*ranges: tuple[float, float]) -> Callable[[int, torch.Generato
     >>> uniform_prior((0, 1), (-3, 3))(5, torch.Generator().manual_seed(0)).shape
     torch.Size([5, 2])
     """
-    pairs = [isinstance(edges, tuple | list) and len(edges) == 2 and all(map(is_real, edges)) for edges in ranges]
-    if not (
-        pairs and all(pairs) and all(math.isfinite(low) and math.isfinite(high) and low <= high for low, high in ranges)
-    ):
+    pairs = [real_numbers("ranges (low, high)", edges) for edges in ranges]
+    if not pairs or not all(len(edges) == 2 and -math.inf < edges[0] <= edges[1] < math.inf for edges in pairs):
         cause = "edges the other way round, or numbers that are no pairs"
         raise SettingError(expected="ranges (low, high), finite, low <= high", got=str(ranges), cause=cause)
-    low, high = torch.tensor(ranges, dtype=torch.float64).unbind(-1)
+    low, high = torch.tensor(pairs, dtype=torch.float64).unbind(-1)
 
     def draw(n: int, generator: torch.Generator) -> Tensor:
         return low + (high - low) * torch.rand(n, len(low), generator=generator, dtype=torch.float64)

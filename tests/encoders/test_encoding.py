@@ -266,9 +266,10 @@ def test_making_an_encoder_leaves_torchs_own_stream_alone():
         (lambda self, views, seed: sys.exit(0), "fit of the encoder .* to succeed; got SystemExit"),
         (lambda self, views, seed: 3.0, "sentences in a tuple from fit .*; got 3.0"),
         (lambda self, views, seed: (self.l.weight.data.fill_(float("nan")), ())[1], "finite numbers from fit"),
-        (lambda self, views, seed: "one sentence", None),
+        (lambda self, views, seed: (torch.set_default_dtype(torch.float16), "one sentence")[1], "one sentence"),
+        (lambda self, views, seed: None, ""),
     ],
-    ids=["raises", "exits", "a number", "nan", "a text"],
+    ids=["raises", "exits", "a number", "nan", "a text and defaults of its own", "nothing"],
 )
 def test_what_a_fit_raises_or_returns_is_one_error(fit, words):
     class Fits(Encoder):
@@ -283,8 +284,9 @@ def test_what_a_fit_raises_or_returns_is_one_error(fit, words):
     name = f"fits{len(ENCODERS)}"
     register_encoder(name)(Fits)
     phi = made(name, {}, RAW)
-    if words is None:
-        assert fitted(phi, None, Seed.root(0)) == ("one sentence",)
+    if words in ("one sentence", ""):
+        assert fitted(phi, None, Seed.root(0)) == ((words,) if words else ())
+        assert torch.get_default_dtype() == torch.float32
         return
     with pytest.raises(SettingError, match=words):
         fitted(phi, None, Seed.root(0))

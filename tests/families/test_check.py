@@ -280,6 +280,7 @@ FAMILIES = {
     "quadrature: mean": ({"truth_shift": 0.05}, "truth", "the mean of x .* is off"),
     "quadrature: width": ({"truth_width": 1.3}, "truth", "the variance of x .* is off"),
     "truth: rewards": ({"truth_scale": 0.5}, "truth", "more than the truth says"),
+    "truth: a number": ({"truth": lambda self, theta: 3}, "truth", "what truth.theta. returned: GroundTruth or None"),
     "truth: raises": ({"truth": lambda self, theta: 1 / 0}, "truth", "ZeroDivisionError"),
     "theta unseen": ({"seen": False}, "what pays shows", "w decides what pays"),
     "theta idle": ({"seen": False, "pays": False, "offset": 0.0}, "theta matters", "neither readings nor rewards"),

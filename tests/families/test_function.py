@@ -137,6 +137,8 @@ def test_what_a_step_must_return(step, start, error, words):
         ({"horizon": 10**6}, "horizon <= 400; got 1000000"),
         ({"num_actions": True}, "num_actions: a whole number; got bool: True"),
         ({"num_actions": 2.0}, "num_actions: a whole number; got float: 2.0"),
+        ({"num_actions": 5000}, "num_actions <= 4096; got 5000; likely cause: a continuous action cut fine"),
+        ({"prior": lambda n, g: torch.zeros(3, 2, dtype=torch.float64)}, "[0-9]+ rows from the prior, as asked; got 3"),
         ({"max_states_per_layer": 0}, "max_states_per_layer >= 1"),
         ({"theta_names": "both"}, r"theta of shape \[B, 1\]: both"),
         ({"sensor": None}, "a sensor with low, high, names and read.* got NoneType without"),

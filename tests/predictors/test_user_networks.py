@@ -34,6 +34,7 @@ from s2r_torch.episodes import Transitions
 from s2r_torch.errors import LipschitzError, SettingError
 from s2r_torch.predictors import registry
 from s2r_torch.predictors.ensemble import Ensemble
+from s2r_torch.predictors.nets import summaries
 from s2r_torch.predictors.nets.free import FreeNet, FreeStep
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.registry import net_class, register, variants
@@ -698,7 +699,14 @@ SUMMARIES = {
     "a sum over nodes": (lambda self, D: D.sum(-1), "move by at most"),
     "a factor": (lambda self, D: 1.01 * D.amax(-1), "move by at most"),
     "a jump": (lambda self, D: D.argmax(-1).float(), "move by at most"),
-    "one steep statistic among many": (lambda self, D: torch.cat([D.amax(-1), D[:, :1, ::2].sum(-1)], 1), "move by at"),
+    "a difference of means": (
+        lambda self, D: torch.cat([D.amax(-1), D[..., ::2].mean(-1) - D[..., 1::2].mean(-1)], 1),
+        "move by at most .*; got 0.0[0-9]+ for 0.0",  # by its gradient: signs at random hardly move it
+    ),
+    "neighbours without gradients": (
+        lambda self, D: D.detach()[..., 0] - D.detach()[..., 1],
+        "move by at most .*; got [0-9.]+ for",
+    ),
     "a mean over simulators": (lambda self, D: D.amax(-1) - D.amax(-1).mean(0), "statistics of every simulator by its"),
     "noise": (lambda self, D: D.amax(-1) + torch.rand(len(D), 1), "the same statistics for the same densities"),
     "three dimensions": (lambda self, D: D.amax(-1, keepdim=True), r"statistics \[4, K\], .*flatten\(1\) is missing"),
@@ -715,6 +723,44 @@ def test_a_summary_is_tried_before_a_certificate_rests_on_it(kind):
     register("tried")(type("Tried", (Net,), {"summary": summary, "__module__": __name__}))
     with pytest.raises(SettingError, match=message):
         make_net("tried", problem("line"))
+
+
+def test_a_summary_is_tried_with_its_own_options_and_one_change_at_a_time(monkeypatch):
+    calls, seen, ours = [], [], summaries._changes
+
+    def summary(self, D):
+        calls.append(len(D))
+        return self.options["factor"] * D.amax(-1)
+
+    def noted(D):
+        for change in ours(D):
+            seen.append(len(calls))  # changes are as large as D: none is made before the one before it was tried
+            yield change
+
+    monkeypatch.setattr(summaries, "_changes", noted)
+    where = problem("line")
+    register("scaled")(type("Scaled", (Net,), {"summary": summary, "options": {"factor": 1.0}, "__module__": __name__}))
+    make_net("scaled", where)
+    assert len({*seen}) == len(seen) > 10
+    first = len(calls)
+    make_net("scaled", where)
+    assert len(calls) < 2 * first - 10  # it was tried already
+    with pytest.raises(SettingError, match="move by at most"):
+        make_net("scaled", where, factor=2.0)
+
+
+ACCEPTED = {
+    "a root at 0": lambda self, D: (D - D.clamp(max=1e3)).square().mean(-1).sqrt(),  # with a gradient NaN
+    "float64": lambda self, D: D.double().mean(-1),
+    "ranks": lambda self, D: D.sort(-1).values[..., ::20].flatten(1),
+    "half a difference": lambda self, D: (D[..., ::2].mean(-1) - D[..., 1::2].mean(-1)) / 2,
+}
+
+
+@pytest.mark.parametrize("kind", ACCEPTED)
+def test_a_summary_that_moves_by_at_most_the_sup_norm_is_taken(kind):
+    register("tried")(type("Tried", (Net,), {"summary": ACCEPTED[kind], "__module__": __name__}))
+    assert make_net("tried", problem("line")).summary_size >= 1
 
 
 def test_a_module_sees_no_other_numbers_of_rows_than_it_was_examined_with(monkeypatch):

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from s2r_torch.base import ProblemSpec
+from s2r_torch.base import ProblemSpec, require_count
 from s2r_torch.coverage import Walks
 from s2r_torch.deployment.recording.causes import off_range
 from s2r_torch.deployment.recording.episodes import Recording
@@ -107,10 +107,11 @@ def write_template(path: Path | str, walks: Walks, spec: ProblemSpec) -> None:
         RecordingError: the file is there and not an empty form (`require_empty_form`).
     """
     require_empty_form(path, spec)
-    if not all(isinstance(walk, tuple | list) and len(walk) == 2 and isinstance(walk[1], int) for walk in walks):
+    walks = tuple(walks)
+    if not all(isinstance(walk, tuple | list) and len(walk) == 2 for walk in walks):
         cause = "paths without numbers: ((0, 1, 1), 100)"
         raise SettingError(expected="walks: (actions, how many episodes) each", got=printable(walks, 80), cause=cause)
-    rows = [actions for actions, count in walks for _ in range(count)]
+    rows = [actions for actions, count in walks for _ in range(require_count("episodes of a walk", count, least=0))]
     N, H = len(rows), spec.horizon
     action = np.full((N, H), np.nan)
     action[:, : H - 1] = np.asarray(rows, dtype=np.float64).reshape(N, H - 1)

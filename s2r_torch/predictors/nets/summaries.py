@@ -6,6 +6,7 @@ changes of every kind and size, and along its own gradients.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Protocol
 from weakref import WeakKeyDictionary
@@ -81,7 +82,7 @@ def _require(summary: Callable[[Tensor], Tensor], problem: Problem, name: str) -
     if not torch.allclose(alone, values, rtol=1e-4, atol=1e-5):
         refuse("statistics of every simulator by itself", "others beside other simulators", "means over the batch")
     called(torch.zeros_like(D))
-    for change in (*_changes(D), *_steepest(summary, D)):
+    for change in itertools.chain(_changes(D), _steepest(summary, D)):  # one at a time: each is as large as D
         moved, most = float((called(D + change) - values).abs().max()), float(change.abs().max())
         if moved > most * (1 + ROUNDING) + 1e-5 * float(values.abs().max()):
             cause = "sums over nodes that are not divided, a factor, a jump: docs/own-network.md has building blocks"
