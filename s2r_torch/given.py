@@ -126,15 +126,16 @@ def without(**meant: str) -> Callable[[type[R]], type[R]]:
 
 def require_having(name: str, value: object, parts: tuple[str, ...], kind: str) -> None:
     """Raises SettingError unless it is an object, no class, and has what every one of its kind has."""
-    if isinstance(value, type) or any(not hasattr(value, part) for part in parts):
-        refuse_kind(name, value, kind)
+    missing = [part for part in parts if not hasattr(value, part)]
+    if isinstance(value, type) or missing:
+        refuse_kind(name, value, kind, f"it has no {', '.join(missing)}" if 0 < len(missing) < len(parts) else "")
 
 
 def refuse_kind(name: str, value: object, kind: str, cause: str = "") -> None:
     """Raises SettingError for an argument of another kind."""
     given = type(value).__mro__
     if isinstance(value, type):
-        cause = cause or "a class: make one first, with its brackets"
+        cause = "a class: make one first, with its brackets"
     meant = next((MEANT[c.__name__, kind] for c in given if (c.__name__, kind) in MEANT), "an object of another kind")
     raise SettingError(
         expected=f"{name}: {kind}",

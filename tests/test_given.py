@@ -14,7 +14,7 @@ from s2r_torch.base import ProblemSpec
 from s2r_torch.comparators.contract import register_comparator
 from s2r_torch.deployment.export import export_policy
 from s2r_torch.deployment.recording.episodes import Recording
-from s2r_torch.deployment.recording.files import write_template
+from s2r_torch.deployment.recording.files import write_recording, write_template
 from s2r_torch.deployment.stopping import Stopping
 from s2r_torch.errors import FileError, ObservationError, RecordingError, S2RError, SettingError
 from s2r_torch.families import FAMILIES
@@ -23,6 +23,7 @@ from s2r_torch.families.sensors import AffineSensor, uniform_prior
 from s2r_torch.predictors.registry import register
 from s2r_torch.runs.settings import RunSettings
 
+FAMILY = ("name", "spec", "prior", "simulators", "world", "truth", "parameters")
 GRID = s2r_torch.make_family("grid")
 META = policy_of()
 WORLD = GRID.world(GRID.prior(1, torch.Generator().manual_seed(0))[0], torch.Generator().manual_seed(0))
@@ -93,6 +94,14 @@ CALLS = {
     "arrays for tensors": (lambda: Recording(np.zeros((3, 4)), X[0], X[0]), "actions as a tensor .*; got ndarray"),
     "actions in halves": (lambda: Recording(ACTIONS + 0.5, SEEN, LENGTH), "actions as a tensor of whole numbers"),
     "actions from 1": (lambda: deployed(ACTIONS + 2), r"actions in 0 .. 1; got 2 at step 0 of episode 1"),
+    "actions from 1, conditioned on": (
+        lambda: META.condition_on(Recording(ACTIONS + 2, SEEN, LENGTH)),
+        r"actions in 0 .. 1; got 2 at step 0 of episode 1",
+    ),
+    "actions from 1, written": (
+        lambda: write_recording("no/such/folder/a.csv", Recording(ACTIONS + 2, SEEN, LENGTH), META.spec),
+        r"actions in 0 .. 1; got 2 at step 0 of episode 1",
+    ),
     "actions below 0": (lambda: deployed(ACTIONS - 1), r"actions in 0 .. 1; got -1"),
     "steps too few": (
         lambda: deployed(ACTIONS[:, 1:], SEEN[:, 1:], LENGTH - 1),
@@ -113,6 +122,10 @@ CALLS = {
     "a class of families": (lambda: s2r_torch.check_family(type(GRID)), "family: a family; .*a class: make one first"),
     "numbers of rows in halves": (lambda: GRID.prior(2.5, torch.Generator()), "n: a whole number; got float"),
     "a seed for a generator": (lambda: GRID.prior(2, 0), "generator: Generator; got int"),
+    "half a family": (
+        lambda: s2r_torch.execute(RunSettings(name="a"), SimpleNamespace(**dict.fromkeys(FAMILY[2:])), None, None),
+        "family: a family; got SimpleNamespace.*; likely cause: it has no name, spec",
+    ),
     "workers": (lambda: s2r_torch.execute(RunSettings(name="a"), GRID, None, None, 2), "workers: workers, .*; got int"),
     "an edge alone": (lambda: ProblemSpec(2, 3, 3, 1, 0.0, 1.0), "low: a number per coordinate, in a tuple; got 0.0"),
     "edges in words": (lambda: ProblemSpec(2, 3, 3, 1, ("0",), ("1",)), "low: a number per coordinate"),
@@ -142,6 +155,7 @@ CALLS = {
     ),
     "no step seen": (lambda: Recording.of((0, 1), []), "readings of 1 .. 3 steps, as 2 actions show; got 0"),
     "more than was done": (lambda: Recording.of((0,), [SEEN[:, 0]] * 3), "readings of 1 .. 2 steps.*; got 3"),
+    "one length": (lambda: Recording(ACTIONS, SEEN, LENGTH[0]), r"length as a tensor .*; got torch.int64, shape \[\]"),
     "parts of two": (
         lambda: Recording.joined([Recording(ACTIONS, SEEN, LENGTH), Recording(ACTIONS, SEEN[..., :1], LENGTH)]),
         r"parts of one problem; got readings \[3, 5, 2\], \[3, 5, 1\]",
@@ -154,7 +168,7 @@ CALLS = {
     "columns below 0": (lambda: AffineSensor(("x",), columns=(-1,)), "columns >= 0, a whole number; got -1"),
     "columns by name": (lambda: AffineSensor(("x",), columns=("x",)), "columns >= 0, a whole number; got 'x'"),
     "a family without a spec": (
-        lambda: s2r_torch.check_family(SimpleNamespace(prior=0, simulators=0, world=0, spec=None)),
+        lambda: s2r_torch.check_family(SimpleNamespace(**dict.fromkeys(FAMILY, None))),
         "family.spec: ProblemSpec; got NoneType",
     ),
     "half at once": (
@@ -196,6 +210,18 @@ def test_numbers_of_numpy_and_torch_are_numbers(tmp_path):
         write_template(tmp_path / f"{k}.csv", walks, META.spec)
     forms = [(tmp_path / f"{k}.csv").read_text() for k in range(2)]
     assert forms[0] == forms[1] and forms[0].count("\n") == 1 + 2 * len(META.cover) * META.spec.horizon
+
+
+def test_readings_may_come_one_state_at_a_time():
+    assert torch.equal(META.condition_on(iter(X)).q(0, X[0]), META.condition_on(X).q(0, X[0]))
+
+
+def test_what_lies_beyond_the_end_of_an_episode_says_nothing():
+    actions, x, length = ACTIONS.clone(), SEEN.clone(), torch.tensor([5, 2, 1])
+    actions[1, 1:], actions[2], x[1, 2:], x[2, 1:] = -1, 99, torch.nan, torch.inf
+    Recording(actions, x, length).require_of(META.spec)
+    with pytest.raises(RecordingError, match="got 99 at step 0 of episode 3"):
+        Recording(actions, x, torch.tensor([5, 2, 2])).require_of(META.spec)
 
 
 def test_what_a_family_s_function_returns_is_a_family(monkeypatch):

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from s2r_torch.errors import SettingError
-from s2r_torch.families.contract import Family, require_name
-from s2r_torch.given import require_having
+from s2r_torch.families.contract import Family, require_family, require_name
 from s2r_torch.registry import Registry
 from s2r_torch.schema import arguments
 
@@ -64,5 +63,5 @@ def family_named(name: str, parameters: Mapping[str, Any], key: str) -> Family:
         raise SettingError(
             expected=f"parameters of {name}", got=", ".join(map(str, parameters)), cause=str(error)
         ) from error
-    require_having(f"what {name}(...) returned", family, ("name", "prior", "simulators", "world"), "a family")
+    require_family(f"what {name}(...) returned", family)
     return family

@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from s2r_torch.base import ProblemSpec, Simulators, StateGraph, UnlabelledWorld
 from s2r_torch.errors import S2RError, SettingError, SimulatorError
+from s2r_torch.given import refuse_kind, require_having
 from s2r_torch.text import printable
 
 LONGEST_NAME = 64
@@ -65,6 +66,13 @@ class Family(Protocol):
 
     def parameters(self) -> dict:
         """Keyword arguments (JSON values) that rebuild this family; stored in policy files."""
+
+
+def require_family(name: str, value: Any) -> None:
+    """Raises SettingError unless it has what every family has; what these parts do, `check_family` finds out."""
+    require_having(name, value, ("name", "spec", "prior", "simulators", "world", "truth", "parameters"), "a family")
+    if not isinstance(value.spec, ProblemSpec):
+        refuse_kind(f"{name}.spec", value.spec, "ProblemSpec")
 
 
 def known_truth(family: Family, theta: Tensor) -> GroundTruth:

@@ -21,7 +21,7 @@ from s2r_torch.deployment.header import FALLBACK
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.encoders.encoding import Encoding
 from s2r_torch.episodes import Ledger
-from s2r_torch.families.contract import Family
+from s2r_torch.families.contract import Family, require_family
 from s2r_torch.families.draws import Draws
 from s2r_torch.families.recipe import require_travel
 from s2r_torch.files.whole import fixed_path
@@ -110,9 +110,6 @@ class Results:
         return sum(stage.cpu_seconds for stage in self.finished.values())
 
 
-FAMILY = ("name", "spec", "prior", "simulators", "world")
-
-
 @taking(folder=(*FILE, None))
 @plain_torch()
 def execute(
@@ -135,7 +132,7 @@ def execute(
         FolderError: the folder is of another configuration or version, in use, or cannot be written to.
         SettingError: the family cannot travel to workers.
     """
-    require_having("family", family, (*FAMILY, "truth", "parameters"), "a family")
+    require_family("family", family)
     require_having("workers", workers, ("map", "close"), "workers, such as s2r_torch.workers.choice.workers_of(2)")
     if progress is not None:
         require_having("progress", progress, ("stage", "advance", "record", "say"), "a Progress")

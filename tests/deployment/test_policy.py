@@ -1,10 +1,12 @@
 """From densities to actions: greedy, the same for one world and for many, and refused where it cannot be right."""
 
 import math
+import warnings
 
 import naive
 import pytest
 import torch
+from support import policies
 from support.worlds import estimator_of, naive_predictors, policy_of, random_class, random_world
 
 from s2r_torch.episodes import observe
@@ -122,3 +124,40 @@ def test_observations_of_one_world():
 def test_a_policy_that_cannot_be(wrong):
     with pytest.raises(SettingError, match=r"chosen in 0 \.\. 4 and n_real >= 1"):
         policy_of(WORLD, CLASS, **wrong)
+
+
+def test_readings_in_a_corner_of_the_box_have_a_density():
+    """A kernel that is cut at both edges leaves about a quarter, less between nodes: 0.13 here."""
+    meta = policies.policy_of()
+    grid, g = meta.problem.grid, torch.Generator().manual_seed(0)
+    low = torch.tensor(grid.low, dtype=torch.float64)
+    readings = [low + 0.05 * torch.rand(25, 2, generator=g, dtype=torch.float64) for _ in range(9)]
+    middle = [x + 1.5 for x in readings]
+    mass = meta.densities(readings) @ grid.weights
+    assert float(mass.max()) < 0.2
+    meta.condition_on([*middle[:6], *readings[6:]])
+    with pytest.raises(ObservationError, match="integrate to 1"):
+        meta.condition_on(readings)  # shares of cells would look like that
+
+
+@pytest.mark.parametrize("worlds", [None, 2])
+def test_readings_far_off_the_box_are_told_once_of_every_sensor(worlds):
+    meta = policies.policy_of()
+    spec, D = meta.spec, policies.spread(meta.problem.grid, *([worlds] if worlds else []), 9)
+    policy, half = meta.condition(D), (spec.high[0] - spec.low[0]) / 2
+    middle = torch.tensor([spec.low, spec.high], dtype=torch.float64).mean(0)
+
+    def shown(*away, n=1):
+        x = middle.repeat(*([worlds] if worlds else []), n, 1)
+        x[..., -1, :] += half * torch.tensor(away, dtype=torch.float64)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            policy.act(0, x)
+        assert all(one.filename == __file__ for one in found)
+        return [str(one.message).partition(" = ")[0] for one in found]
+
+    assert shown(2.9, -2.9) == shown(2.9, -2.9, n=4) == []
+    assert shown(0.0, -3.1) == ["column"] and shown(0.0, 4.0, n=3) == []
+    assert shown(3.1, 9.0, n=3) == ["row"] and shown(99.0, 99.0) == []
+    with pytest.raises(ObservationError, match="finite observations"):
+        shown(math.nan, 0.0)

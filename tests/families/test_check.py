@@ -298,6 +298,18 @@ def test_points_that_are_put_back_are_no_dependence():
     assert rows_repeated([torch.rand(200, 2, generator=g) for _ in range(3)]) == ""
 
 
+@pytest.mark.parametrize("seed", [522, 682, 1794])
+def test_a_rare_value_of_theta_is_no_dependence(seed):
+    """1 in 100 theta is (1/2, 1/2): 5 or 6 of one draw and none of two others, for these seeds."""
+
+    def draw(n, g):
+        u = torch.rand(n, 2, generator=g, dtype=torch.float64)
+        return torch.where(u[:, :1] < 0.01, 0.5, u)
+
+    report = check_family(type("Rare", (Lane,), prior_of(draw))(), seed, only=())
+    assert [f.level for f in report.findings if f.checked == "prior"] == [OK], report.lines()
+
+
 def test_rows_with_ties_are_no_dependence():
     """A number that is fixed, one of two values, and one that is drawn."""
     g = torch.Generator().manual_seed(0)

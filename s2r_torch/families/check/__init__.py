@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from s2r_torch.base import ProblemSpec
 from s2r_torch.defaults import plain_torch
 from s2r_torch.errors import S2RError, SettingError, SimulatorError
 from s2r_torch.families.check.contract import (
@@ -30,8 +29,8 @@ from s2r_torch.families.check.report import LEVELS, NOTE, OK, REFUSED, Finding, 
 from s2r_torch.families.check.rewards import check_rewards
 from s2r_torch.families.check.truth import check_states, check_truth
 from s2r_torch.families.check.worlds import check_world
-from s2r_torch.families.contract import Family, users
-from s2r_torch.given import refuse_kind, require_having, taking
+from s2r_torch.families.contract import Family, require_family, users
+from s2r_torch.given import taking
 from s2r_torch.rng import Seed, kept_globals
 from s2r_torch.text import printable
 
@@ -90,9 +89,7 @@ def check_family(
     Cost:
         About 10^5 to 10^6 simulator episodes, 1 to 10 seconds for the families that ship.
     """
-    require_having("family", family, ("prior", "simulators", "world"), "a family")
-    if not isinstance(getattr(family, "spec", None), ProblemSpec):
-        refuse_kind("family.spec", getattr(family, "spec", None), "ProblemSpec")
+    require_family("family", family)
     only = {only} if isinstance(only, str) else only
     unknown = sorted({*(only or ())} - {name for name, _ in (*FIRST, *CHECKS)})
     if unknown:

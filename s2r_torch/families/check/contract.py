@@ -19,7 +19,7 @@ from s2r_torch.families.encoded import unencoded
 from s2r_torch.rng import kept_globals, seed_globals
 
 FLOAT32 = 2.0**-23
-MANY = 200  # rows of one draw, in which equal ones are counted
+MANY, DRAWS, MANY_DRAWS = 200, 3, 30  # rows of a draw, in which equal ones are counted; draws, and again
 SURELY_P = 1e-9
 PAIRS, MANY_PAIRS = 200, 2000  # draws of two theta whose rows are compared, and again where they seem to depend
 SURELY = 6.0  # standard errors
@@ -119,11 +119,12 @@ def check_prior(probe: Probe) -> list[Finding]:
     with kept_globals(), users("a draw from the prior"):
         together = rows_together(_pairs(probe, PAIRS)) and rows_together(_pairs(probe, MANY_PAIRS))
         few = _pairs(probe, PAIRS)
-        many = [prior(MANY, probe.seed.child("prior", "many", i).generator()) for i in range(3)]
+        many = _draws(probe, DRAWS)
     if any(tuple(draw.shape) != (MANY, shape[1]) for draw in many):
         found = f"prior({MANY}) has shape {list(many[0].shape)}"
         return [_bad(checked, found, "a sample of fixed size", "float64 [n, k]")]
-    together = together or rows_repeated(many) or other_law(few, torch.cat(many))
+    repeated = rows_repeated(many) and rows_repeated(_draws(probe, MANY_DRAWS))  # one value may be rare
+    together = together or repeated or other_law(few, torch.cat(many))
     if together:
         cause = "rows that are made of each other: sorted, stratified, mirrored, repeated, a grid, a Sobol sequence"
         return [_bad(checked, f"two rows of a draw {together}: certificates assume i.i.d. theta", cause, write)]
@@ -135,6 +136,13 @@ def _pairs(probe: Probe, count: int) -> Tensor:
     """Draws of two theta [count, 2, k]."""
     seeds = probe.seed.child("prior", "pairs", count)
     return torch.stack([probe.family.prior(2, seeds.child(i).generator()) for i in range(count)])
+
+
+def _draws(probe: Probe, count: int) -> list[Tensor]:
+    """So many draws of MANY theta [MANY, k]."""
+    seeds = probe.seed.child("prior", "many")
+    with kept_globals(), users("a draw from the prior"):
+        return [probe.family.prior(MANY, seeds.child(i).generator()) for i in range(count)]
 
 
 def rows_together(pairs: Tensor) -> str:
