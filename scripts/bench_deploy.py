@@ -49,7 +49,7 @@ def main(options: argparse.Namespace) -> None:
     meta = load_policy(options.checkpoint) if options.checkpoint else untrained()
     graph, grid = meta.problem.graph, meta.problem.grid
     generator = torch.Generator().manual_seed(0)
-    D = torch.rand(graph.num_states, grid.num_points, generator=generator, dtype=torch.float64)
+    D = any_densities(meta.problem, generator)
     policy = meta.condition(D)
     console = Console(width=None if sys.stdout.isatty() else 150)
     console.print(f"{agreement(meta, policy, D, generator):,} actions are those of the class, off the grid included")
@@ -64,6 +64,12 @@ def main(options: argparse.Namespace) -> None:
     names = ", ".join(type(group).__name__ for group in meta.ensemble.groups)
     console.print(f"CPU microseconds a call, one thread: {names}, H = {graph.horizon}, G = {grid.num_points}")
     console.print(table)
+
+
+def any_densities(problem: Problem, generator: torch.Generator) -> Tensor:
+    """Random densities [xi, G]."""
+    D = torch.rand(problem.graph.num_states, problem.grid.num_points, generator=generator, dtype=torch.float64)
+    return D / (D @ problem.grid.weights)[:, None]
 
 
 def around(grid: DensityGrid, n: int, generator: torch.Generator, beyond: float) -> Tensor:

@@ -100,7 +100,7 @@ def decisions(console: Console, options: argparse.Namespace) -> list[Gate]:
     """What `policy.act` costs beside a bare network with argmax."""
     meta = bench_deploy.untrained()
     graph, grid, generator = meta.problem.graph, meta.problem.grid, torch.Generator().manual_seed(0)
-    policy = meta.condition(torch.rand(graph.num_states, grid.num_points, generator=generator, dtype=torch.float64))
+    policy = meta.condition(bench_deploy.any_densities(meta.problem, generator))
     ways, seconds = {"bare network, argmax": bench_deploy.bare(policy), "policy.act": policy.act}, 0.2 * options.scale
     table, times = Table("CPU microseconds", *(f"batch {n}" for n in bench_deploy.BATCHES)), {}
     with torch.inference_mode():
@@ -130,13 +130,18 @@ class Growth:
     make: Callable[[int], Work]
     wanted: float = MOST
     why: str = ""  # more than a sum costs
+    least: int = 2  # size that there is
+
+    def scaled(self, scale: float) -> list[int]:
+        """Other sizes to try the script with, no two alike."""
+        return [max(self.least + i, int(size * scale)) for i, size in enumerate(self.sizes)]
 
 
 def growth(console: Console, options: argparse.Namespace) -> list[Gate]:
     """Exponents of all that runs do most."""
     table, gates = Table("what", "size", "sizes", "CPU ms", "exponent", "wanted", "why", title="growth"), []
     for case in cases():
-        sizes = [max(2, int(size * options.scale)) for size in case.sizes]
+        sizes = case.scaled(options.scale)
         times = in_turn([case.make(size) for size in sizes], options.repeats)
         exponent = slope(sizes, times)
         each = ", ".join(f"{1e3 * seconds:.3g}" for seconds in times)
@@ -175,12 +180,12 @@ def cases() -> list[Growth]:
     return [
         Growth("estimates", "B", (64, 128, 256, 512), lambda B: estimates(B=B)),
         Growth("estimates", "n", (2000, 4000, 8000, 16000), lambda n: estimates(n=n)),
-        Growth("estimates", "G", (16**2, 32**2, 64**2, 128**2), lambda G: estimates(nodes=math.isqrt(G))),
+        Growth("estimates", "G", (16**2, 32**2, 64**2, 128**2), lambda G: estimates(nodes=math.isqrt(G)), least=3**2),
         Growth("risks", "F", (64, 128, 256, 512), lambda F: risks(F=F)),
         Growth("risks", "B", (8, 16, 32, 64), lambda B: risks(B=B)),
         Growth("risks", "n", (1000, 2000, 4000, 8000), lambda n: risks(n=n)),
         Growth("embedding", "B", (16, 32, 64, 128), lambda B: embedding(B=B)),
-        Growth("embedding", "G", (16**2, 32**2, 64**2, 128**2), lambda G: embedding(nodes=math.isqrt(G))),
+        Growth("embedding", "G", (16**2, 32**2, 64**2, 128**2), lambda G: embedding(nodes=math.isqrt(G)), least=3**2),
         Growth("exploration", "B", (64, 128, 256, 512), lambda B: exploration(B=B)),
         Growth("exploration", "H, xi", (8, 16, 32), lambda H: exploration(H=H), 2.05, depth),
         Growth("looking", "n", (400, 800, 1600, 3200), lambda n: looking(n=n)),
@@ -188,7 +193,7 @@ def cases() -> list[Growth]:
         Growth("training", "F", (32, 64, 128), lambda F: training(F=F)),
         Growth("training", "B", (64, 256, 1024), lambda B: training(B=B)),
         Growth("training", "n", (64, 256, 1024), lambda n: training(n=n)),
-        Growth("path cover", "xi", (5**2, 9**2, 17**2), cover, 2.3, "the closure of a graph of xi states"),
+        Growth("path cover", "xi", (5**2, 9**2, 17**2), cover, 2.3, "the closure of a graph of xi states", least=3**2),
     ]
 
 

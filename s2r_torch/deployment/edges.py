@@ -9,7 +9,8 @@ readings behind each edge are compared with those that its state showed along th
 The comparison is Hotelling's T^2 on readings and their products: the means of (x_i, x_i x_j) of two samples in units of
 their pooled covariance. Where every edge leads where it should, readings of a state are alike, whatever their law: p is
 the share of ways to deal them out anew in which the most unusual edge is as unusual as the one seen, which counts, too.
-So it is exact for any law and any number of readings, all edges together.
+So it is exact for any law and any number of readings, all edges together, where edges are named beforehand; which ones
+a policy takes hangs on the same readings a little (measured: docs/promises.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Edges that the cover leaves out: which matter, how few sequences walk them, and changed ones are found."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from scipy import stats
 from support.policies import judged_policy
 
-from s2r_torch.coverage import edge_cover, edges_of, walked_edges
+from s2r_torch.coverage import edge_cover, edges_of, path_cover, walked_edges
 from s2r_torch.deployment.collection import Collection, Collector
 from s2r_torch.deployment.deploy import deploy, deploy_recorded
 from s2r_torch.deployment.edges import (
@@ -136,6 +137,49 @@ def test_like_edges_are_refused_as_often_as_is_stated(size):
         wrong += torch.tensor([p <= 0.01, p <= 0.05])
     level = torch.tensor([0.01, 0.05])
     assert bool((wrong <= level * runs + 3 * (level * runs).sqrt()).all())
+
+
+class Numbered:
+    """A world that shows its state, and how many readings it showed before."""
+
+    def __init__(self, graph):
+        self.graph, self.shown = graph, 0
+
+    def reset(self, n):
+        self._state = torch.zeros(n, dtype=torch.int64)
+        return self._read()
+
+    def step(self, actions):
+        self._state = self.graph.next_state[self._state, actions]
+        return self._read()
+
+    def _read(self):
+        numbers = self.shown + torch.arange(len(self._state))
+        self.shown += len(numbers)
+        return torch.stack([self._state, numbers], -1).double()
+
+
+@pytest.mark.parametrize("graph", [FAMILY.graph, make_family("frozenlake").known_graph()])
+def test_readings_that_are_compared_are_of_one_state_and_none_is_compared_twice(monkeypatch, graph):
+    """So they are exchangeable, which is all that the level rests on."""
+    compared = []
+    policy = SimpleNamespace(problem=SimpleNamespace(graph=graph), cover=path_cover(graph))
+    monkeypatch.setattr(
+        "s2r_torch.deployment.edges.same_law",
+        lambda samples, relabelled, generator: compared.append(samples) or torch.ones(1 + relabelled, len(samples) - 1),
+    )
+    world = Numbered(graph)
+    world.spec = SimpleNamespace(horizon=graph.horizon, obs_dim=2)
+    collector = Collector(world, graph, policy.cover)
+    seen = Collection.of(collector.until(30), graph, policy.cover, 30)
+    recording = collector.walk(missing_walks(policy, edges_of(graph), collector.recording, 30))
+    left_out = set(edges_of(graph)) - walked_edges(graph, policy.cover)
+    assert check_edges(policy, edges_of(graph), seen, recording).edges == len(left_out)
+    ends = torch.tensor([graph.next_state[edge] for edge in left_out])
+    assert sorted(int(samples[0][0, 0]) for samples in compared) == ends.unique().tolist()
+    for samples in compared:
+        state, number = torch.cat(samples).T
+        assert bool((state == state[0]).all()) and len(number.unique()) == len(number)
 
 
 def test_few_episodes_judge_no_edge():
