@@ -29,6 +29,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from s2r_torch.errors import S2RError, SettingError
+from s2r_torch.text import printable
+
 BOOKKEEPING = frozenset(vars(nn.Module()))  # torch's own: parameters, buffers, parts, hooks
 DEEPEST = 4  # containers within containers
 LIBRARIES = frozenset({"torch", "numpy", "s2r_torch"} | sys.stdlib_module_names)  # of which no call leaves anything
@@ -136,6 +139,18 @@ def changed(before: dict[str, object], after: dict[str, object]) -> list[str]:
     """Names of what is new, gone or of another value: numbers, text, tensors and containers of them; else another
     object."""
     return [name for name in {**before, **after} if not _same(before.get(name, changed), after.get(name, changed))]
+
+
+@contextmanager
+def faults_of(expected: str, cause: str) -> Iterator[None]:
+    """Whatever a user's own code raises in the block becomes one SettingError; its SystemExit is no end of ours."""
+    try:
+        yield
+    except S2RError:
+        raise
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {printable(str(error).strip().partition(chr(10))[0])}"
+        raise SettingError(expected=expected, got=reason, cause=cause) from error
 
 
 def stir() -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
@@ -28,7 +29,7 @@ from s2r_torch.encoders import encoder_class
 from s2r_torch.encoders.contract import Encoder
 from s2r_torch.errors import CheckpointError, ObservationError, SettingError
 from s2r_torch.files.json_schema import MapOf, Record, Text, Values, check
-from s2r_torch.held import attributes, changed, numbers, opened, outside, stir, streams
+from s2r_torch.held import attributes, changed, faults_of, numbers, opened, outside, stir, streams
 from s2r_torch.rng import kept_globals, seed_globals
 from s2r_torch.schema import arguments
 from s2r_torch.text import printable
@@ -104,7 +105,8 @@ def made(name: str, settings: Mapping[str, Any], raw: ProblemSpec) -> Encoding:
     given = arguments(kind, settings, "encoder")
     with kept_globals():  # a user's module may draw from global streams
         seed_globals(0)
-        module = _tried(lambda: kind(**given).eval(), name)
+        with _tried(name):
+            module = kind(**given).eval()
     d = examined(module, name, raw)
     return Encoding(name, given, module, raw, features_spec(raw, (0.0,) * d, (1.0,) * d))
 
@@ -236,7 +238,8 @@ def _block(raw: ProblemSpec) -> Tensor:
 
 def _called(module: Encoder, name: str, x: Tensor) -> Tensor:
     """phi(x) of one block, [N, d] float32."""
-    z = _tried(lambda: module(x.clone()), name)
+    with _tried(name):
+        z = module(x.clone())
     if not (isinstance(z, Tensor) and z.layout == torch.strided and z.dtype == torch.float32 and z.ndim == 2) or (
         len(z) != len(x)
     ):
@@ -253,18 +256,10 @@ def _close(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool(torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True))
 
 
-def _tried(make, name: str):
-    """What a user's module gives; whatever it raises becomes a SettingError that names it."""
-    try:
-        return make()
-    except (SettingError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # a SystemExit of theirs would be an end of ours
-        raise SettingError(
-            expected=f"an encoder {name} that can be made and takes readings [N, D]",
-            got=printable(f"{type(error).__name__}: {error}"),
-            cause="a fault in its constructor or its forward, or sizes that do not fit the readings",
-        ) from error
+def _tried(name: str) -> AbstractContextManager[None]:
+    """Whatever a user's module raises in the block becomes a SettingError that names it."""
+    expected = f"an encoder {name} that can be made and takes readings [N, D]"
+    return faults_of(expected, "a fault in its constructor or its forward, or sizes that do not fit the readings")
 
 
 def _require_finite(rows: Tensor, what: str, cause: str) -> None:

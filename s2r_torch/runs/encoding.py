@@ -9,8 +9,9 @@ import torch
 from s2r_torch.defaults import plain_torch
 from s2r_torch.encoders.encoding import Encoding, examined, features_spec, require_rebuilt
 from s2r_torch.encoders.views import Views
-from s2r_torch.errors import ObservationError, S2RError, SettingError
+from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.families.draws import Draws
+from s2r_torch.held import faults_of
 from s2r_torch.progress import Progress
 from s2r_torch.rng import Seed
 from s2r_torch.runs.results import Encoded
@@ -49,16 +50,8 @@ def encode_readings(settings: RunSettings, draws: Draws, progress: Progress) -> 
 
 def fitted(phi: Encoding, views: Views, seed: Seed) -> tuple[str, ...]:
     """What a fit says, in sentences; whatever a user's fit raises, or returns in their place, is one SettingError."""
-    try:
-        with plain_torch():  # defaults that a fit sets are not ours afterwards
-            notes = phi.module.fit(views, seed)
-    except (S2RError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # a SystemExit of theirs would be an end of ours
-        got = printable(f"{type(error).__name__}: {error}")
-        raise SettingError(
-            expected=f"fit of the encoder {phi.name} to succeed", got=got, cause="a fault in its own code"
-        ) from error
+    with faults_of(f"fit of the encoder {phi.name} to succeed", "a fault in its own code"), plain_torch():
+        notes = phi.module.fit(views, seed)  # defaults that it sets are not ours afterwards
     sentences = (notes,) if isinstance(notes, str) else () if notes is None else notes
     if not isinstance(sentences, tuple | list) or not all(isinstance(one, str) for one in sentences):
         raise SettingError(

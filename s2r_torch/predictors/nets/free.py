@@ -16,15 +16,14 @@ when it is made: `_Examined` lists why.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from s2r_torch.defaults import plain_torch
-from s2r_torch.errors import S2RError, SettingError
-from s2r_torch.held import attributes, changed, numbers, opened, outside, stir, streams
+from s2r_torch.errors import SettingError
+from s2r_torch.held import attributes, changed, faults_of, numbers, opened, outside, stir, streams
 from s2r_torch.predictors.nets.architectures import LookupNet
 from s2r_torch.predictors.nets.steps import Constants, Sizes, Step
 from s2r_torch.rng import kept_globals, seed_globals
@@ -53,7 +52,7 @@ class FreeNet(LookupNet):
         with kept_globals(), plain_torch(), torch.inference_mode(False), torch.enable_grad():
             seed_globals(seed)  # users' code sees torch as it is when imported, with a stream of its own
             name = f"{type(self).__name__}.module"
-            with _named(f"{name}({inputs}, {sizes.num_actions}) to make a module", "the code that makes it"):
+            with faults_of(f"{name}({inputs}, {sizes.num_actions}) to make a module", "the code that makes it"):
                 modules = [self.module(inputs, sizes.num_actions) for _ in range(self.size)]
                 rows = torch.randn(ROWS, inputs)
                 rows[-1, -self.problem.spec.obs_dim :] = 0  # where every policy is tried before it acts
@@ -141,7 +140,7 @@ class FreeStep(Step):
             named = self._tied({self._names[k]: w for k, w in member.items()} | constants)
             return torch.func.functional_call(self._module[0], named, (rows.clone(),)).to(rows.dtype)
 
-        with _named(f"{self.name} to map rows {list(rows.shape)} to values", FORWARD):
+        with faults_of(f"{self.name} to map rows {list(rows.shape)} to values", FORWARD):
             if self._by_vmap:
                 return torch.func.vmap(one, randomness="different")(weights)
             members = range(len(next(iter(weights.values()))))
@@ -234,7 +233,7 @@ class _Examined:
         """What another module gives with these numbers in place of its own."""
         module.eval()
         self._called(module, rows)  # what is made by a first call
-        with _named(f"{self.name} to map rows {list(rows.shape)} to values", FORWARD):
+        with faults_of(f"{self.name} to map rows {list(rows.shape)} to values", FORWARD):
             return torch.func.functional_call(module, numbers, (rows.clone(),)).to(rows.dtype)
 
     def _require_kept(self, module: nn.Module, held: dict[str, object]) -> None:
@@ -289,7 +288,7 @@ class _Examined:
         """Refuses values that no step of training could change, or would only spoil."""
         if not q.requires_grad:
             self.refuse("values that depend on parameters", "constants", "no_grad, detach or NumPy in its forward")
-        with _named(f"gradients of {self.name}", "an operation in place, or one that has no gradient"):
+        with faults_of(f"gradients of {self.name}", "an operation in place, or one that has no gradient"):
             uneven = torch.linspace(1, 2, q.numel(), dtype=q.dtype).view_as(q)  # a sum may be the same for all weights
             gradients = torch.autograd.grad((q * uneven).sum(), list(trained.values()), allow_unused=True)
         if not any(gradient is not None and bool(gradient.any()) for gradient in gradients):
@@ -316,20 +315,8 @@ class _Examined:
         return q
 
     def _called(self, module: nn.Module, rows: Tensor) -> Tensor:
-        with _named(f"{self.name} to map rows {list(rows.shape)} to values", FORWARD):
+        with faults_of(f"{self.name} to map rows {list(rows.shape)} to values", FORWARD):
             return module(rows.clone())
-
-
-@contextmanager
-def _named(expected: str, cause: str) -> Iterator[None]:
-    """Whatever a user's own code raises in the block becomes one SettingError."""
-    try:
-        yield
-    except S2RError:
-        raise
-    except (Exception, SystemExit) as error:
-        reason = f"{type(error).__name__}: {printable(str(error).strip().partition(chr(10))[0])}"
-        raise SettingError(expected=expected, got=reason, cause=cause) from error
 
 
 def _blocks(rows: Tensor) -> Iterator[tuple[Tensor, int]]:

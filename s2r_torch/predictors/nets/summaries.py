@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from s2r_torch.errors import S2RError, SettingError
+from s2r_torch.errors import SettingError
+from s2r_torch.held import faults_of
 from s2r_torch.problem import Problem
-from s2r_torch.text import printable
 
 COUNT = 4  # simulators
 STEEPEST = 16  # statistics whose gradients are followed
@@ -53,16 +53,8 @@ def _require(summary: Callable[[Tensor], Tensor], problem: Problem, name: str) -
         raise SettingError(expected=f"{expected} from {name}", got=got, cause=cause)
 
     def called(D: Tensor) -> Tensor:
-        try:
-            with torch.no_grad():
-                values = summary(D.clone())
-        except S2RError:
-            raise
-        except (Exception, SystemExit) as error:
-            reason = printable(f"{type(error).__name__}: {error}")
-            raise SettingError(
-                expected=f"{name} to give statistics of densities {list(D.shape)}", got=reason, cause="its own code"
-            ) from error
+        with faults_of(f"{name} to give statistics of densities {list(D.shape)}", "its own code"), torch.no_grad():
+            values = summary(D.clone())
         if not (isinstance(values, Tensor) and values.is_floating_point() and values.ndim == 2 and values.shape[1]) or (
             len(values) != len(D)
         ):
