@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from s2r_torch.assurance.rehearsal import policy_after
 from s2r_torch.comparators.contract import UNLABELLED, Access, Attempt, Known, Worlds, register_comparator
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.schema import Settings, Size
+from s2r_torch.schema import Range, Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +33,7 @@ class Ours(Settings):
         n: episodes along every sequence of the path cover; None for the policy's own n_real.
     """
 
-    n: Size | None = None
+    n: Annotated[int, Range(2)] | None = None  # there is no density of a single reading
 
     label = "ours"
     access = Access(

@@ -218,3 +218,7 @@ class ComparisonSettings(Settings):
             raise SettingError(
                 expected="compare.entries or compare.curves", got="both, or neither", cause="another comparison"
             )
+        for name, curve in self.curves.items():
+            comparator = COMPARATORS.named(name)
+            for given in [{**curve.settings, "n": n} for n in curve.sizes] or [dict(curve.settings)]:
+                comparator(**arguments(comparator, given, f"compare.curves.{name}"))

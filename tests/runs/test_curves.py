@@ -132,3 +132,16 @@ def test_the_comparison_that_ships_is_one_that_can_be_run():
 def test_wrong_curves_are_refused(wrong):
     with pytest.raises(SettingError):
         Curve(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "curve", "words"),
+    [
+        ("ours", Curve((1, 5)), "compare.curves.ours.n: a whole number >= 2"),
+        ("open_loop", Curve((3,)), "it has none; got compare.curves.open_loop.n"),
+        ("bayes", Curve(settings={"points": "many"}), "compare.curves.bayes.points"),
+    ],
+)
+def test_what_a_comparator_cannot_do_is_refused_before_anything_is_trained(name, curve, words):
+    with pytest.raises(SettingError, match=words):
+        ComparisonSettings("mine", curves={"ours": Curve((2,)), name: curve})
