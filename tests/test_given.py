@@ -122,6 +122,10 @@ CALLS = {
     "a class of families": (lambda: s2r_torch.check_family(type(GRID)), "family: a family; .*a class: make one first"),
     "numbers of rows in halves": (lambda: GRID.prior(2.5, torch.Generator()), "n: a whole number; got float"),
     "a seed for a generator": (lambda: GRID.prior(2, 0), "generator: Generator; got int"),
+    "a bar of progress": (
+        lambda: s2r_torch.execute(RunSettings(name="a"), GRID, progress=SimpleNamespace(advance=0)),
+        "progress: a Progress; got SimpleNamespace.*; likely cause: it has no stage, record, say",
+    ),
     "half a family": (
         lambda: s2r_torch.execute(RunSettings(name="a"), SimpleNamespace(**dict.fromkeys(FAMILY[2:])), None, None),
         "family: a family; got SimpleNamespace.*; likely cause: it has no name, spec",

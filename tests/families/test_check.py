@@ -201,6 +201,12 @@ def require_found(family, checked, words, level=REFUSED):
             report.require()
 
 
+def test_one_check_may_be_named_by_its_name():
+    findings = {only: check_family(Lane(), only=only).findings for only in ("worlds", None)}
+    assert {f.checked for f in findings["worlds"]} < {f.checked for f in findings[None]}
+    assert "worlds" in {f.checked for f in findings["worlds"]}
+
+
 def test_a_buffer_that_is_reused_is_noted_and_copied():
     def reuse(self, x):
         self.buffer = x if self.step_number == 0 else self.buffer.copy_(x)
@@ -273,6 +279,11 @@ FAMILIES = {
         "have another law than many",
     ),
     "prior: raises": (prior_of(lambda n, g: n / 0), "prior", "ZeroDivisionError"),
+    "alone": (
+        {"simulated": type("Alone", (LaneSimulators,), {"shown": lambda self, x: x + 0.01 * (len(x) == 1)})},
+        "one simulator beside others",
+        "the same theta and generator, alone",
+    ),
     "parameters: a tensor": ({"parameters": lambda self: {"w": torch.ones(2)}}, "name and parameters", "no JSON"),
     "parameters: raise": ({"parameters": lambda self: 1 / 0}, "name and parameters", "ZeroDivisionError"),
     "parameters: NaN": ({"parameters": lambda self: {"w": float("nan")}}, "name and parameters", "no JSON"),

@@ -178,6 +178,17 @@ def test_other_slips():
         run(rail(sensor=AffineSensor(("x",), columns=(1,))))
 
 
+def test_a_quadrature_of_the_wrong_shape_is_named():
+    class Flat(AffineSensor):
+        def quadrature(self, theta, latent):
+            x, weight = super().quadrature(theta, latent)
+            return x[:, 0], weight[:, 0]
+
+    family = rail(sensor=Flat(("x",)))
+    with pytest.raises(SettingError, match=r"points \[5, 6, m, 1\] and their weights .*; got shapes \[5, 5, 1\]"):
+        family.truth(family.prior(5, Seed.root(0).generator()))
+
+
 @pytest.mark.parametrize("noise", ["bump", "gaussian"])
 def test_quadrature_is_the_law_that_is_read(noise):
     sensor = AffineSensor(
