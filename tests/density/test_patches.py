@@ -48,6 +48,7 @@ def test_they_hold_all_of_a_density(name, dtype):
     assert torch.equal(dense(patches[[3, 1]]), D[[3, 1]]) and torch.equal(dense(patches[:, [2, 0]]), D[:, [2, 0]])
     assert torch.equal(torch.cat([dense(part) for part in patches.split(2)]), D)
     assert torch.equal(dense(pickle.loads(pickle.dumps(patches))), D)
+    assert torch.equal(dense(patches.to(torch.float32)), D.float())
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -75,9 +76,22 @@ def test_densities_everywhere_and_nowhere():
     grid = GRIDS["line"]
     for D in (torch.ones(2, 3, 9), torch.zeros(2, 3, 9), torch.zeros(0, 3, 9), torch.zeros(2, 0, 9)):
         patches = Patches.of(D, grid)
+        assert torch.equal(torch.cat([dense(part) for part in patches.split(1)]), D)
         x = readings(grid, len(D), 50)
         assert torch.equal(dense(patches), D)
         torch.testing.assert_close(patches.at(x), look_up(D, *grid.locate(x)))
+
+
+def test_negative_values_along_a_whole_axis_have_no_zeros_beside_them():
+    grid = GRIDS["plane"]
+    D = torch.zeros(1, 1, *grid.shape)
+    D[:, :, :, 4] = -1.0
+    D[:, :, 2] = -1.0
+    D, along = D.flatten(2), [torch.arange(m) for m in grid.shape]
+    assert not torch.equal(profile_values(Patches.of(D, grid), grid.shape, along), profile_values(D, grid.shape, along))
+    half = D.unflatten(2, grid.shape).clone()
+    half[..., 5:] = 0.0
+    assert not Patches.of(D, grid).small and not Patches.of(half.flatten(2), grid).small  # networks take all nodes
 
 
 @pytest.mark.parametrize("name", GRIDS)
