@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from scipy import stats
 from support.worlds import Tabular, class_of, grid_of, layered
 
 from s2r_torch.assurance.differences import _difference, _values_apart, _verdict, check_realizability, in_halves
@@ -96,3 +97,10 @@ def test_errors_of_values_from_either_half_are_uncorrelated():
     for products in (one * other)[:, world.graph.layer == 2].T:
         assert float(products.mean().abs()) < 3.5 * float(products.std()) / math.sqrt(len(products))
     assert float(one.abs().mean()) > 0.001
+
+
+def test_the_largest_difference_that_is_not_excluded_is_the_end_of_a_one_sided_interval():
+    squares = 0.01 + 0.02 * torch.rand(8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    of_scipy = stats.ttest_1samp(squares.numpy(), 0.0, alternative="less").confidence_interval(0.95)
+    assert _difference(squares).most == pytest.approx(math.sqrt(of_scipy.high))
+    assert _difference(squares).size == pytest.approx(math.sqrt(float(squares.mean())))
