@@ -55,7 +55,8 @@ class Processes:
 
     def close(self) -> None:
         """Ends the processes, in the middle of a task too."""
-        get_reusable_executor().shutdown(wait=True, kill_workers=True)
+        executor = get_reusable_executor(reuse=True)  # as it is: for other settings it would wait for every task first
+        executor.shutdown(wait=True, kill_workers=True)
 
     def _answers(self, common: Any, parcels: Sequence[Any], at_once: int) -> Generator[Any, None, None]:
         """Packed answers, in order."""

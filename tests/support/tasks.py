@@ -82,3 +82,9 @@ def process_of(shared, payload, tell):
     """Which process does this; slowly, so that others get their share."""
     time.sleep(0.2)
     return os.getpid()
+
+
+def for_so_long(shared, seconds: float, tell) -> float:
+    """Takes that many seconds."""
+    time.sleep(seconds)
+    return seconds

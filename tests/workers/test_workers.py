@@ -154,6 +154,26 @@ def test_workers_end_with_a_process_that_is_killed():
     assert not any(map(running, workers))
 
 
+STOPPED = """
+from support import tasks
+from s2r_torch.workers.processes import Processes
+two = Processes(2)
+answers = two.map(tasks.for_so_long, None, [0.0, *[3600.0] * 8])
+print(next(answers), flush=True)
+two.close()  # as where whoever asked for answers was stopped between two of them
+print("closed", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_waits_for_no_task():
+    """A stop ends workers in the middle of a task, and what waits to be handed on does not hold it up."""
+    place = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    command, environment = [sys.executable, "-c", STOPPED], {**os.environ, "PYTHONPATH": place}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    assert done.stdout.split() == ["0.0", "closed"] and done.returncode == 0, done.stderr
+
+
 # -- simulators -------------------------------------------------------------------------------------------------------
 
 
