@@ -28,7 +28,9 @@ START = 0  # the state that episodes begin in
 
 MOST_LETTERS = 100  # of a sensor's name
 MOST_ACTIONS = 4096
+CUT_FINE = "a continuous action cut fine: list a few"
 MOST_STEPS = 400  # H: states are found depth first, by calls inside each other
+EVERY_TICK = "a decision at every tick: let one action stand for several steps"
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class ProblemSpec:
     def __post_init__(self):
         for name in ("num_actions", "max_states_per_layer", "obs_dim"):
             object.__setattr__(self, name, require_count(name, getattr(self, name)))
-        object.__setattr__(self, "horizon", require_count("horizon", self.horizon, MOST_STEPS))
+        object.__setattr__(self, "horizon", require_count("horizon", self.horizon, MOST_STEPS, EVERY_TICK))
         for name in ("low", "high"):
             object.__setattr__(self, name, real_numbers(name, getattr(self, name)))
         if not len(self.low) == len(self.high) == self.obs_dim:
@@ -115,20 +117,22 @@ def as_python(value: object) -> object:
     return value.tolist() if isinstance(value, np.ndarray | np.generic | Tensor) else value
 
 
-def require_count(name: str, value: object, most: int | None = None, least: int = 1) -> int:
-    """Returns it as an int if it is a whole number from `least` to `most`, else raises SettingError."""
+def require_count(name: str, value: object, most: int | None = None, cause: str = "", *, least: int = 1) -> int:
+    """Returns it as an int if it is a whole number from `least` to `most`, else raises SettingError.
+
+    Args:
+        name: what it counts.
+        value: the number.
+        most: the largest; None for any.
+        cause: likely one of a number above that.
+        least: the smallest.
+    """
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         raise SettingError(
             expected=f"{name} >= {least}, a whole number", got=printable(repr(value)), cause="an empty problem"
         )
     if most is not None and value > most:
-        raise SettingError(
-            expected=f"{name} <= {most}",
-            got=printable(value),
-            cause="a decision at every tick: let one action stand for several steps"
-            if name == "horizon"
-            else "a continuous action cut fine: list a few",
-        )
+        raise SettingError(expected=f"{name} <= {most}", got=printable(value), cause=cause)
     return int(value)
 
 

@@ -35,6 +35,7 @@ from s2r_torch.comparators.contract import (
 from s2r_torch.comparators.identification import readings_of_states
 from s2r_torch.comparators.policies import each
 from s2r_torch.coverage import typical
+from s2r_torch.density.estimator import sup_distance
 from s2r_torch.density.patches import Densities, dense
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Act, Guard, Ledger, rollout
@@ -42,10 +43,10 @@ from s2r_torch.learning.calibration import bellman_table
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
 from s2r_torch.schema import Range, Settings, Share, Size
+from s2r_torch.workers.simulators import AT_ONCE
 
 ROUNDS = 4
 ALIKE = 0.99  # share of readings on which two policies must agree to count as one
-AT_ONCE = 16  # simulators whose densities are compared at once
 
 
 def race(world: Guard, acts: Sequence[Act], budget: int, delta: float, seed: Seed) -> int:
@@ -102,7 +103,7 @@ class Racing:
 
     def _candidates(self, D_real: Tensor, readings: Sequence[Tensor]) -> list[Act]:
         """Ours first, then those that similar simulators chose, most often first; no two that act alike on readings."""
-        distance = torch.cat([(dense(part) - D_real).abs().amax((1, 2)) for part in self.D.split(AT_ONCE)])
+        distance = torch.cat([sup_distance(dense(part), D_real).amax(1) for part in self.D.split(AT_ONCE)])
         votes = Counter(self.chosen[distance.argsort()[: self.near]].tolist())
         layer = self.policy.problem.graph.layer.tolist()
         many = typical(torch.tensor([len(x) for x in readings]))

@@ -29,6 +29,7 @@ from s2r_torch.deployment.likeness import CONSISTENT, DOUBT, DOUBTFUL, REFUSE, R
 from s2r_torch.deployment.policy import MetaPolicy, Policy
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.errors import SettingError
+from s2r_torch.predictors.nets.net import slices
 
 CHECKS = ("auto", "cover", "edges")
 RELABELLED, ROUNDING = 499, 1e-9  # of p; relative, between equal p
@@ -206,18 +207,14 @@ def same_law(samples: Sequence[Tensor], relabelled: int, generator: torch.Genera
     i, j = torch.triu_indices(d, d)
     z = torch.cat([z, z[:, i] * z[:, j]], 1)
     rows: list[Tensor] = []
-    for count in _batches(1 + relabelled, max(1, AT_ONCE // z.numel())):
-        order = torch.rand(count, len(z), generator=generator).argsort(1)
+    for part in slices(1 + relabelled, AT_ONCE // z.numel()):
+        order = torch.rand(part.stop - part.start, len(z), generator=generator).argsort(1)
         if not rows:
             order[0] = torch.arange(len(z))
         first, *others = z[order].split(sizes, 1)  # [r, n, q] each
         few = [d if 4 * z.shape[1] > len(samples[0]) + size else z.shape[1] for size in sizes[1:]]
         rows.append(torch.stack([_unlike(one[..., :q], first[..., :q]) for one, q in zip(others, few, strict=True)], 1))
     return torch.cat(rows)
-
-
-def _batches(count: int, most: int) -> list[int]:
-    return [min(most, count - start) for start in range(0, count, most)]
 
 
 def _unlike(x: Tensor, y: Tensor) -> Tensor:

@@ -120,10 +120,10 @@ class MetaPolicy:
             raise ObservationError(expected="densities of a world", got="none", cause="an empty batch")
         if not numbers.is_floating_point():
             raise ObservationError(expected="densities, float32 or float64", got=str(numbers.dtype), cause="counts")
-        if not bool(torch.isfinite(numbers).all()):
+        mass = D_hat.sums(weights[None])[..., 0] if isinstance(D_hat, Patches) else D_hat @ weights.to(D_hat)
+        if not bool(torch.isfinite(mass).all()):  # it is not, where one of the densities' numbers is not
             raise ObservationError(expected="finite densities", got="NaN or inf", cause="a damaged estimate")
         least = 1 / MASS / 2**self.problem.grid.obs_dim  # half of a density may be cut at every edge of the box
-        mass = D_hat.sums(weights[None])[..., 0] if isinstance(D_hat, Patches) else D_hat @ weights.to(D_hat)
         if not bool(((mass >= least) & (mass <= MASS)).all() and (mass.median(-1).values >= 1 / MASS).all()):
             odd = float(mass.flatten()[mass.log().abs().nan_to_num(torch.inf).argmax()])
             cause = "counts, or shares of cells: divide by their sum and by the volume of a cell"

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from s2r_torch.base import real_numbers, require_count
+from s2r_torch.base import real_numbers
 from s2r_torch.errors import ObservationError, RewardError, SettingError, SimulatorError
 from s2r_torch.families.contract import names_of, plain_number, truth, users
 from s2r_torch.families.replay.family import Payoff, Prior, ReplayFamily
@@ -196,7 +196,7 @@ class FunctionDynamics:
         """A; there is no time limit."""
         numbers(self.start)
         self.theta(theta)
-        return require_count("num_actions", self.num_actions), None
+        return self.num_actions, None
 
     def episode(self, theta: Tensor, horizon: int, other_seed: bool = False) -> FunctionEpisode:
         """Episodes under theta [k]."""

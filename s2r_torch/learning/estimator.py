@@ -127,9 +127,10 @@ def estimate_densities(
         w n_dist episodes per simulator for a path cover of w sequences. More readings than fit into memory are drawn in
         parts, whose estimates average. Memory of D_hat once: it may be gigabytes, which every copy takes again.
     """
+    parts = _in_turn(_densities, simulators, len(simulators), graph, estimator, n_dist, seed)
     D_hat = torch.empty(len(simulators), graph.num_states, estimator.grid.num_points, dtype=torch.float64)
     done = 0
-    for part in _in_turn(_densities, simulators, len(simulators), graph, estimator, n_dist, seed):
+    for part in parts:
         D_hat[done : done + len(part)] = part
         done += len(part)
     return D_hat
@@ -168,7 +169,10 @@ def _in_turn(
     n_dist: int | Tensor,
     seed: Any,
 ) -> Iterator[Any]:
-    """What a task makes of the densities of some simulators after others, so many of which are in memory at once."""
+    """What a task makes of the densities of some simulators after others, so many of which are in memory at once.
+
+    Whether there is room for them is asked at once, before whoever calls takes any.
+    """
     shape, nodes = (at_once, graph.num_states, estimator.grid.num_points), estimator.grid.shape
     require_memory(
         math.prod(shape) * torch.float64.itemsize,
@@ -176,6 +180,10 @@ def _in_turn(
         "a fine grid over many states: fewer density.nodes, or fewer predictors.num_simulators",
     )
     given = graph, estimator, torch.as_tensor(n_dist).expand(graph.num_states), seed
+    return _answers(task, simulators, given)
+
+
+def _answers(task: Callable[..., Any], simulators: Guard, given: tuple) -> Iterator[Any]:
     with closing(each_simulators(task, in_parts(simulators), *given)) as parts:
         yield from parts
 

@@ -259,10 +259,7 @@ def compare(context: Context, explored: Explored, trained: Trained, learned: Lea
 
 def known_before(context: Context, explored: Explored, trained: Trained, learned: Learned) -> Known:
     """What our own method knows before it is deployed: all that a comparator may know."""
-    problem, data = (
-        trained.ensemble.problem,
-        TrainingData(explored.exploration.D_hat, trained.samples),
-    )
+    problem, data = trained.ensemble.problem, TrainingData(explored.exploration.D_hat, trained.samples)
     trainer = make_trainer(context, problem, data)
     return Known(problem, data, context.draws, trainer.train, context.seed, learned.meta_policy, trained.ensemble)
 

@@ -12,6 +12,7 @@ from s2r_torch.base import after
 from s2r_torch.coverage import passages, path_cover
 from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.errors import ObservationError, SettingError
+from s2r_torch.learning import estimator
 from s2r_torch.learning.estimator import DensitySettings, estimate_densities, make_estimator
 from s2r_torch.learning.exploration import explore
 from s2r_torch.learning.merging import MergeSettings
@@ -93,3 +94,12 @@ def test_densities_that_do_not_fit_are_refused_before_anything_is_drawn(monkeypa
     with pytest.raises(SettingError, match=r"memory for densities of 4 simulators at 6 states on \d+ nodes; got"):
         estimate_densities(guard, WORLD.graph, estimator_of(WORLD), N, SEED)
     assert ledger.counts.total() == 0
+
+
+def test_room_is_asked_for_before_any_is_taken(monkeypatch):
+    guard, estimate = Guard(WORLD.simulators((0.0, 0.1), IDS[:2]), Ledger(), "test"), estimator_of(WORLD)
+    order, empty, whole = [], torch.empty, [2, WORLD.graph.num_states, estimate.grid.num_points]
+    monkeypatch.setattr(estimator, "require_memory", lambda *told: order.append("asked"))
+    monkeypatch.setattr(torch, "empty", lambda *size, **kinds: (order.append([*size]), empty(*size, **kinds))[1])
+    estimate_densities(guard, WORLD.graph, estimate, N, SEED)
+    assert order.index("asked") < order.index(whole)

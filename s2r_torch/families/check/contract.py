@@ -116,10 +116,8 @@ def check_prior(probe: Probe) -> list[Finding]:
     constant = (theta == theta[:1]).all(0)
     if bool(constant.all()) or len(theta.unique(dim=0)) == 1:
         return [_bad(checked, "all draws of theta are equal", "a prior of one point", "draw every row")]
-    with kept_globals(), users("a draw from the prior"):
-        together = rows_together(_pairs(probe, PAIRS)) and rows_together(_pairs(probe, MANY_PAIRS))
-        few = _pairs(probe, PAIRS)
-        many = _draws(probe, DRAWS)
+    few, many = _pairs(probe, PAIRS), _draws(probe, DRAWS)
+    together = rows_together(few) and rows_together(_pairs(probe, MANY_PAIRS))
     if any(tuple(draw.shape) != (MANY, shape[1]) for draw in many):
         found = f"prior({MANY}) has shape {list(many[0].shape)}"
         return [_bad(checked, found, "a sample of fixed size", "float64 [n, k]")]
@@ -135,7 +133,8 @@ def check_prior(probe: Probe) -> list[Finding]:
 def _pairs(probe: Probe, count: int) -> Tensor:
     """Draws of two theta [count, 2, k]."""
     seeds = probe.seed.child("prior", "pairs", count)
-    return torch.stack([probe.family.prior(2, seeds.child(i).generator()) for i in range(count)])
+    with kept_globals(), users("a draw from the prior"):
+        return torch.stack([probe.family.prior(2, seeds.child(i).generator()) for i in range(count)])
 
 
 def _draws(probe: Probe, count: int) -> list[Tensor]:

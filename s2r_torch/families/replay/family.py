@@ -18,7 +18,16 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from s2r_torch.base import MOST_ACTIONS, MOST_STEPS, ProblemSpec, StateGraph, real_numbers, require_count
+from s2r_torch.base import (
+    CUT_FINE,
+    EVERY_TICK,
+    MOST_ACTIONS,
+    MOST_STEPS,
+    ProblemSpec,
+    StateGraph,
+    real_numbers,
+    require_count,
+)
 from s2r_torch.errors import RewardError, S2RError, SettingError
 from s2r_torch.families.contract import GroundTruth, names_of, require_name, users
 from s2r_torch.families.layered import require_theta
@@ -97,12 +106,12 @@ class ReplayFamily:
         self.name, self.sensor, self.theta_names = require_name(name), sensor, names_of(theta_names)
         require_sensor(sensor)
         if horizon is not None:
-            horizon = require_count("horizon", horizon, MOST_STEPS)
+            horizon = require_count("horizon", horizon, MOST_STEPS, EVERY_TICK)
         self.dynamics, self.payoff = dynamics, payoff
         self.proposed: dict[str, str] = {}
         self._prior, self._settings = prior, dict(settings or {})
         actions, limit = dynamics.sizes(self._first_theta, horizon)
-        self.num_actions = require_count("num_actions", actions, MOST_ACTIONS)
+        self.num_actions = require_count("num_actions", actions, MOST_ACTIONS, CUT_FINE)
         self.horizon = self._propose_horizon(limit) if horizon is None else horizon
         scale, self.bernoulli_rewards = self._payment()
         low, high = self._box()
