@@ -1,13 +1,19 @@
 """What a policy earns, against what could be had: from simulators alone, while learning can still go on.
 
-On fresh simulators the deploy procedure is rehearsed, and mean rewards r_hat(s, a) are estimated. The state graph is
-known, so that dynamic programming says what could be had there, for each simulator and on average over all:
+On fresh simulators the deploy procedure is rehearsed, and decisions are drawn at every state, each with its reward. The
+state graph is known, so that dynamic programming says from the same draws what is earned and what could be had there,
+for each simulator and on average over all:
 
-    optimum    lists of actions that one half of the draws chooses for a simulator, valued by the other half, and the
-               reverse: in expectation at most what the best list for it earns, and nearly that
-    at most    the largest total of r_hat: in expectation at least what the best list for it earns
+    policy     what the policy earns: at a state, mean_i (A 1{a_i = pi(x_i)} r_i + V(T(s, pi(x_i))))
+    optimum    lists of actions that all folds of the draws but one choose for a simulator, valued by that fold: in
+               expectation at most what the best list for it earns, and nearly that
+    at most    the largest total of mean rewards: in expectation at least what the best list for it earns. Where two
+               lists compete, and their difference is as likely to be small as to be smaller, it is as much too large as
+               the optimum is too small: with noise sigma of a difference of density p at 0, both by p sigma^2 / 2
     list       the best list for all simulators: what can be had without densities
 
+Where policy and list take the same actions, they are paid by the same draws: what is between them has no noise. Where
+episodes of the policy say otherwise than the graph does, as where states were merged that are different, they count.
 Intervals are Student's 95 % ones of paired differences over simulators. No certificate rests on these simulators.
 """
 
@@ -19,13 +25,18 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, StateGraph
+from s2r_torch.base import START, Path, StateGraph
+from s2r_torch.density.patches import Densities
+from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Guard
 from s2r_torch.rng import Seed
 from s2r_torch.schema import Range, Settings, Several, Share, Size
 from s2r_torch.student import half_width
 from s2r_torch.tours import decisions
 from s2r_torch.workers.simulators import in_parts, map_simulators
+
+FOLDS = 8  # of the draws of every action: more would choose lists hardly better
+SURELY = 0.999  # confidence at which episodes contradict the graph
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,7 @@ class AppraisalSettings(Settings):
     Args:
         simulators: fresh ones for every attempt; 0 appraises nothing.
         n: draws of every action, per state and simulator.
-        n_rollouts: episodes of the policy in each.
+        n_rollouts: episodes of the policy in each, which must agree with these draws.
         tolerance: share of the optimum that a policy may lose, and that densities must be worth.
         attempts: how often a run learns at most, each time with twice the simulators, samples and steps, until no more
             than `tolerance` is surely lost (`budget=auto` makes it 3).
@@ -45,7 +56,7 @@ class AppraisalSettings(Settings):
     """
 
     simulators: Several = 100
-    n: Annotated[int, Range(8)] = 32
+    n: Annotated[int, Range(FOLDS)] = 32
     n_rollouts: Size = 50
     tolerance: Share = 0.03
     attempts: Annotated[int, Range(1, 8)] = 1
@@ -60,7 +71,7 @@ class Appraisal:
     optimum: float  # estimated, at most the true one but for noise
     at_most: float  # estimated from above
     between: tuple[float, float]  # 95 % interval of the best lists' mean, from both estimates
-    lost: tuple[float, float]  # optimum - policy, paired
+    lost: tuple[float, float]  # optimum - policy, paired; the upper end of the middle of both estimates
     needed: tuple[float, float]  # optimum - fixed
     over_list: tuple[float, float]  # policy - fixed
     tolerance: float  # share of the optimum
@@ -70,6 +81,11 @@ class Appraisal:
     def falls_short(self) -> bool:
         """Whether the policy surely loses more than is tolerated."""
         return self.lost[0] > self.tolerance * self.optimum
+
+    @property
+    def may_fall_short(self) -> bool:
+        """Whether it may, and cannot be told."""
+        return not self.falls_short and self.lost[1] > self.tolerance * self.optimum
 
     @property
     def densities_needed(self) -> bool:
@@ -106,27 +122,53 @@ class Appraisal:
                 f"the policy falls short: on fresh simulators it earns {self.policy:.3f} of an estimated optimum of "
                 f"{self.optimum:.3f} (at most {self.at_most:.3f}); {more}"
             )
+        if self.may_fall_short:
+            low, high = (max(0.0, edge / self.optimum) for edge in self.lost)
+            said.append(
+                f"the policy may fall short: on fresh simulators it loses {low:.1%} to {high:.1%} of an estimated "
+                f"optimum of {self.optimum:.3f}; more appraisal.simulators tell"
+            )
         return said
 
 
-def mean_rewards(simulators: Guard, graph: StateGraph, n: int, seed: Seed) -> Tensor:
-    """Mean rewards of two halves of fresh draws, `[2, M, xi, A]`, from n draws of every action at every state.
+def decided(simulators: Guard, D_hat: Densities, meta_policy: MetaPolicy, n: int, seed: Seed) -> tuple[Tensor, Tensor]:
+    """What the policy earns [M], and mean rewards `[FOLDS, M, xi, A]`, from n draws of every action at every state.
+
+    Args:
+        simulators: M of them.
+        D_hat: `[M, xi, G]` their densities, as Deploy estimates them.
+        meta_policy: whose policies act.
+        n: draws of every action.
+        seed: named stream.
 
     Cost:
         n episodes per simulator along each of the fewest sequences that walk every action of every state.
     """
-    return torch.cat(map_simulators(_mean_rewards, in_parts(simulators), graph, n, seed), 1)
+    parts = map_simulators(_decided, in_parts(simulators, D_hat), meta_policy, n, seed)
+    earned, folds = zip(*parts, strict=True)
+    return torch.cat(earned), torch.cat(folds, 1)
 
 
-def _mean_rewards(simulators: Guard, graph: StateGraph, n: int, seed: Seed) -> Tensor:
+def _decided(simulators: Guard, D_hat: Densities, meta_policy: MetaPolicy, n: int, seed: Seed) -> tuple[Tensor, Tensor]:
     """Of some simulators."""
-    states = []
-    for drawn in decisions(simulators, graph, n * graph.num_actions, seed):
-        one = torch.nn.functional.one_hot(drawn.actions, graph.num_actions).double()  # [B, n A, A]
-        paid = one * drawn.rewards[..., None]
-        halves = [paid[:, h::2].sum(1) / one[:, h::2].sum(1).clamp(min=1) for h in range(2)]
-        states.append(torch.stack(halves))
-    return torch.stack(states, 2)
+    graph, act = meta_policy.problem.graph, meta_policy.condition(D_hat).act
+    B, xi, A = len(simulators), graph.num_states, graph.num_actions
+    earned, folds = torch.zeros(B, xi, dtype=torch.float64), torch.zeros(FOLDS, B, xi, A, dtype=torch.float64)
+    data = decisions(simulators, graph, n * A, seed)
+    for step, s in graph.backward():
+        drawn, following = data[s], graph.values_after(earned, [s])[:, 0]  # [B, A]
+        taken = act(step, drawn.x)  # [B, n A]
+        earned[:, s] = (A * (taken == drawn.actions) * drawn.rewards + following.gather(1, taken)).mean(1)
+        in_turn = drawn.actions.argsort(dim=1, stable=True)
+        paid = drawn.rewards.gather(1, in_turn).unflatten(1, (A, n))
+        folds[:, :, s] = torch.stack([paid[..., k::FOLDS].mean(-1) for k in range(FOLDS)])
+    return earned[:, START], folds
+
+
+def agreed(by_graph: Tensor, in_episodes: Tensor) -> Tensor:
+    """What a policy earns [M] by the graph, or in episodes where these surely say otherwise."""
+    off = in_episodes - by_graph
+    return in_episodes if abs(float(off.mean())) > half_width(off, SURELY) else by_graph
 
 
 def best_lists(graph: StateGraph, reward: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,31 +186,33 @@ def totals(graph: StateGraph, reward: Tensor, lists: Tensor) -> Tensor:
     return reward[torch.arange(len(reward))[:, None], graph.visited(lists), lists].sum(1)
 
 
-def optimum(graph: StateGraph, halves: Tensor) -> tuple[Tensor, Tensor]:
-    """What the best lists earn in each of M simulators, from rewards [2, M, xi, A]: about that, and at most [M]."""
-    crossed = [totals(graph, halves[1 - h], best_lists(graph, halves[h])[0]) for h in range(2)]
-    return torch.stack(crossed).mean(0), best_lists(graph, halves.mean(0))[1]
+def optimum(graph: StateGraph, folds: Tensor) -> tuple[Tensor, Tensor]:
+    """What the best lists earn in each of M simulators, from rewards [FOLDS, M, xi, A]: about that, and at most [M]."""
+    mean = folds.mean(0)
+    others = (len(folds) * mean - folds) / (len(folds) - 1)
+    valued = [totals(graph, one, best_lists(graph, rest)[0]) for one, rest in zip(folds, others, strict=True)]
+    return torch.stack(valued).mean(0), best_lists(graph, mean)[1]
 
 
 def appraise(
-    graph: StateGraph, policy: Tensor, fixed: Path, halves: Tensor, tolerance: float, attempts: int = 1
+    graph: StateGraph, policy: Tensor, fixed: Path, folds: Tensor, tolerance: float, attempts: int = 1
 ) -> Appraisal:
-    """Compares what a policy earned in M simulators [M] with lists, by their mean rewards [2, M, xi, A].
+    """Compares what a policy earned in M simulators [M] with lists, by their mean rewards [FOLDS, M, xi, A].
 
     Where a reading tells more than its state does, a policy may earn more than the best list of its simulator: then
     what it earned stands for the optimum.
     """
-    best, at_most = optimum(graph, halves)
+    best, at_most = optimum(graph, folds)
     if policy.mean() > at_most.mean():
         best = at_most = policy
-    listed = totals(graph, halves.mean(0), torch.tensor(fixed).expand(len(policy), -1))
+    listed = totals(graph, folds.mean(0), torch.tensor(fixed).expand(len(policy), -1))
     return Appraisal(
         policy=float(policy.mean()),
         fixed=float(listed.mean()),
         optimum=float(best.mean()),
         at_most=float(at_most.mean()),
         between=(_interval(best)[0], _interval(at_most)[1]),
-        lost=_interval(best - policy),
+        lost=(_interval(best - policy)[0], _interval((best + at_most) / 2 - policy)[1]),
         needed=_interval(best - listed),
         over_list=_interval(policy - listed),
         tolerance=tolerance,

@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from s2r_torch.assurance.appraisal import agreed, decided
 from s2r_torch.assurance.appraisal import appraise as appraise_policy
-from s2r_torch.assurance.appraisal import mean_rewards
 from s2r_torch.assurance.certify import certify as certify_policy
 from s2r_torch.assurance.diagnostics import diagnose as diagnose_assumptions
 from s2r_torch.assurance.rehearsal import make_reference, rehearse
@@ -189,10 +189,11 @@ def appraise(context: Context, trained: Trained, learned: Learned) -> Appraised:
     purpose, graph = f"appraise {context.attempt}", meta_policy.problem.graph
     simulators = context.draws.simulators(purpose, sizes.simulators).for_purpose("appraise")
     seed = context.seed.child(purpose)
-    earned = rehearse(meta_policy, simulators, sizes.n_rollouts, seed.child("rehearse")).values
-    halves = mean_rewards(simulators, graph, sizes.n, seed.child("rewards"))
+    rehearsal = rehearse(meta_policy, simulators, sizes.n_rollouts, seed.child("rehearse"))
+    by_graph, folds = decided(simulators, rehearsal.D_hat, meta_policy, sizes.n, seed.child("rewards"))
     fixed = best_action_list(graph, trained.samples)
-    found = appraise_policy(graph, earned, fixed, halves, sizes.tolerance, context.attempt)
+    earned = agreed(by_graph, rehearsal.values)
+    found = appraise_policy(graph, earned, fixed, folds, sizes.tolerance, context.attempt)
     context.progress.say(f"{found.policy:.3f} of an estimated optimum of {found.optimum:.3f}; list {found.fixed:.3f}")
     return Appraised(found)
 
@@ -285,7 +286,8 @@ def evaluate(
     attempts = {name: learner.attempt(worlds) for name, learner in compared.learners.items()}
     values = evaluation.value_attempts(attempts, worlds, sizes.n_rollouts, unknown)
     wrong = evaluation.check_graph(meta_policy, draws)
-    told = appraised.appraisal is not None and bool(appraised.appraisal.sentences())  # before, from simulators alone
+    found = appraised.appraisal  # from simulators alone; what is sure there is not said again
+    told = found is not None and (found.falls_short or found.worse_than_list or not found.densities_needed)
     remarks = [] if told else evaluation.worth_of_looking(worth.value / worth.optimal, values)
     return Evaluated(worth, looking, values, (*([wrong] if wrong else []), *remarks))
 

@@ -8,6 +8,7 @@ from support.lanes import random_family
 from s2r_torch.episodes import Guard, Ledger, rollout
 from s2r_torch.errors import ObservationError, RewardError, S2RError, SettingError, SimulatorError
 from s2r_torch.families import exact
+from s2r_torch.families.check import check_family
 from s2r_torch.families.function import BatchedFamily, FunctionFamily
 from s2r_torch.families.sensors import AffineSensor, uniform_prior
 from s2r_torch.rng import Seed
@@ -265,3 +266,18 @@ def test_a_theta_that_pays_more_than_the_sampled_ones_names_the_scale():
             4,
             Seed.root(0),
         )
+
+
+def test_an_end_that_readings_do_not_show():
+    """Action 2 ends the ride on the spot, and the sensor sees the spot alone; one that shows the end, too, is fine."""
+
+    def ride(theta, state, action):
+        place, over = state
+        return ((place, 1), theta.w, True) if action == 2 else ((place + 2 * action - 1, over), 0.0)
+
+    given = {"step": ride, "start": (0, 0), "num_actions": 3}
+    (finding,) = check_family(rail(**given), only=("one state graph for all",)).refused
+    assert finding.checked == "states can be told apart" and "the episode has ended after (" in finding.cause
+    assert finding.cause.split("after (")[1].split(")")[0].endswith("2, 0") and "the end" in finding.write
+    seen = AffineSensor(("x", "over"), offset=lambda theta: theta[:, [1, 1]], width=0.2)
+    assert not check_family(rail(**given, sensor=seen), only=("one state graph for all",)).refused

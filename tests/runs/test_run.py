@@ -148,9 +148,9 @@ def test_the_best_attempt_is_gone_on_with(earned, best, attempts):
             if stage is not stages.appraise:
                 return stage.__name__, self.attempt
             policy = torch.full((4,), earned[self.attempt - 1], dtype=torch.float64)
-            graph, halves = single_state(), torch.full((2, 4, 1, 2), 0.7, dtype=torch.float64)
+            graph, folds = single_state(), torch.full((2, 4, 1, 2), 0.7, dtype=torch.float64)
             self.tried = self.attempt
-            return Appraised(appraise(graph, policy, (0,), halves, 0.03, self.attempt))
+            return Appraised(appraise(graph, policy, (0,), folds, 0.03, self.attempt))
 
     run = Counting()
     found = learn_until_good(run)

@@ -20,6 +20,8 @@ from s2r_torch.errors import GraphMismatchError
 from s2r_torch.families.check.probe import FEW, Probe, named, of_edges
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
 from s2r_torch.families.contract import GroundTruth
+from s2r_torch.families.encoded import unencoded
+from s2r_torch.families.replay.family import ReplayFamily
 from s2r_torch.tours import readings, walk
 
 Z, SUSPECTS = 6.0, 16  # standard errors; means beyond them that are looked at again
@@ -223,8 +225,7 @@ def _closeness(probe: Probe, graph: StateGraph, x: Tensor, ids: tuple[int, ...])
     together = float(scipy.special.chdtrc(2 * len(p), -2 * float(p.clamp(min=1e-300).log().sum())))  # Fisher
     if together > ALIKE:
         found = f"states {where} show the same readings (p = {together:.2g} over {len(p)} simulators)"
-        cause = "the sensor does not see what tells them apart (Assumption 5)"
-        return [Finding(checked, REFUSED, found, cause, "another reading, or a sensor of another number of `latent`")]
+        return [Finding(checked, REFUSED, found, *_why_alike(probe, graph, s, t))]
     alike = (p > ALIKE).nonzero().flatten()
     if len(alike) and least > CLEARLY * noise:
         found = f"states {where} show the same readings in {named(ids, alike)} of {len(p)}, other ones in the rest"
@@ -240,6 +241,19 @@ def _closeness(probe: Probe, graph: StateGraph, x: Tensor, ids: tuple[int, ...])
         return [Finding(checked, OK, numbers)]
     two = float(f"{1.2 * wanted:.2g}")
     return [Finding(checked, NOTE, numbers, "states that overlap", f"density.merge.n_merge={two:.0f} or more")]
+
+
+def _why_alike(probe: Probe, graph: StateGraph, s: int, t: int) -> tuple[str, str]:
+    """The likely cause of two states that show the same readings, and what to write."""
+    family = unencoded(probe.family)
+    if isinstance(family, ReplayFamily) and family.known_graph() is not None:
+        over = family.ended_states()[[s, t]].tolist()
+        if over[0] != over[1]:
+            ended = graph.paths[s if over[0] else t]
+            cause = f"the episode has ended after {ended}, stays where it is, and its readings do not show the end"
+            return cause, "a state of its own for the end, which the sensor shows (a number of `latent` that it reads)"
+    cause = "the sensor does not see what tells them apart (Assumption 5)"
+    return cause, "another reading, or a sensor of another number of `latent`"
 
 
 def _estimator(spec, x: Tensor) -> DensityEstimator:

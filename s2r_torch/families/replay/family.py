@@ -189,6 +189,10 @@ class ReplayFamily:
         """Mean rewards [B, xi, A] of `known_graph`, in units of total reward."""
         return self._rewards(self._tree, require_theta(theta, self.theta_names), *self._merged) / self.spec.reward_scale
 
+    def ended_states(self) -> Tensor:
+        """Which states [xi] of `known_graph` are those of an episode that has ended."""
+        return self._tree.ended(self._merged[1])
+
     def parameters(self) -> dict:
         """Keyword arguments that rebuild this family."""
         return dict(self._settings)
