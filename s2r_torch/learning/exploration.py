@@ -1,13 +1,14 @@
 """Algorithm 2, DFS-Distribution: the states, the graph that connects them, and their densities on every simulator.
 
-Paths are looked at layer by layer, so that workers share a layer. It finds what a depth-first search finds: only paths
-of one length are compared, and each layer's come in the order in which a depth-first search meets them.
+Paths are looked at layer by layer, so that workers share a layer, and episodes go on to the horizon, so that later
+layers are seen by them, too (`walks.py`). It finds what a depth-first search finds: only paths of one length are
+compared, and each layer's come in the order in which a depth-first search meets them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
@@ -19,11 +20,13 @@ from s2r_torch.density.bands import sup_band
 from s2r_torch.density.difference import in_parts, pooled_difference
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
 from s2r_torch.density.patches import Densities
-from s2r_torch.episodes import Guard, observe
+from s2r_torch.episodes import Guard
 from s2r_torch.errors import AmbiguousMergeError, ExplorationError
 from s2r_torch.learning.estimator import density_at, estimate_patches
 from s2r_torch.learning.merging import MergeSettings
+from s2r_torch.learning.walks import Walks
 from s2r_torch.rng import Seed
+from s2r_torch.tours import walk
 from s2r_torch.workers.simulators import each_simulators
 
 PATHS = 4  # that are looked at together
@@ -101,7 +104,7 @@ def explore(
         estimator: kernel, bandwidth and grid, fixed before anything is drawn here.
         merge: when two paths end in the same state.
         n_dist: observations per state and simulator for D_hat.
-        seed: named stream; every path has its own.
+        seed: named stream; every sequence of actions has its own.
         on_visit: called after every visited path, layer by layer; states have numbers in the order of finding.
 
     Returns:
@@ -116,10 +119,14 @@ def explore(
     Paper deviation:
         It stops at the horizon (theory.md C2); only paths of equal length are compared, with the nearest one, by the
         median over simulators instead of all of them, on samples of their own (C12); S states a layer cap the paths.
-        The noise takes the place of zeta where nobody declares it.
+        The noise takes the place of zeta where nobody declares it. An edge that the episodes of another path take is
+        looked at there: which paths have episodes of their own follows from earlier layers, whose readings are not used
+        again, so that the union bound over paths stays what it is.
 
     Cost:
-        At most 1 + (H - 1) S A paths: n_merge episodes each on the deciders, n_dist per state on all simulators.
+        At most 1 + (H - 1) S A paths, and about as many sequences of actions as the widest layer has edges: n_merge
+        episodes of each on the deciders; w n_dist on all simulators. Memory of the deciders' readings of all layers
+        that are still to come.
     """
     search = _Search(simulators, estimator, merge, seed, on_visit)
     paths: list[Path] = [()]
@@ -153,14 +160,18 @@ class _Seen:
     parts: Tensor  # [deciders, m, G], from parts of x
 
 
-def _seen(simulators: Guard, paths: list[Path], estimator: DensityEstimator, n: int, seed: Seed) -> list[_Seen]:
-    """What these simulators show at the ends of some paths."""
+def _walked(simulators: Guard, sequences: list[Path], n: int, seed: Seed) -> list[list[Tensor]]:
+    """Readings [deciders, n, d] at every step of n episodes along each of some sequences of H - 1 actions."""
+    return [walk(simulators, actions, n, seed.child("merge", actions))[0] for actions in sequences]
+
+
+def _seen(simulators: Guard, ends: list[tuple[Path, Path, Tensor]], estimator: DensityEstimator) -> list[_Seen]:
+    """What readings x say of the ends of some paths; each is (path, actions that were walked, x)."""
     part_estimator = replace(estimator, off_grid_limit=1.0, allow_constant=True)  # the whole is checked
-    found = []
-    for path in paths:
-        x = observe(simulators, path, n, seed.child("merge", path))
-        found.append(_Seen(path, x, density_at(estimator, simulators, path, x), part_estimator(in_parts(x))))
-    return found
+    return [
+        _Seen(path, x, density_at(estimator, simulators, actions, x), part_estimator(in_parts(x)))
+        for path, actions, x in ends
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,20 +195,40 @@ class _Search:
     layer: list[_State] = field(default_factory=list)  # that is looked at
     paths: list[Path] = field(default_factory=list)  # to every state of all layers, the first one
     visits: dict[Path, Visit] = field(default_factory=dict)
+    x: list[list[Tensor]] = field(default_factory=list)  # of every walk, at every step that is still to be looked at
 
     def __post_init__(self):
         self.deciders = self.simulators.select(range(min(self.merge.deciders, len(self.simulators))))
+        self.walks = Walks(self.simulators.spec.horizon, self.simulators.spec.num_actions)
 
     def look_at(self, paths: list[Path]) -> list[Path]:
         """Finds the states at the ends of a layer's paths; returns the paths to the next layer."""
         self.layer = []
-        some = [(self.deciders, paths[i : i + PATHS]) for i in range(0, len(paths), PATHS)]
-        with closing(each_simulators(_seen, some, self.estimator, self.merge.n_merge, self.seed)) as parts:
-            for part in parts:
-                for seen in part:
-                    self.visits[seen.path] = self._visited(seen)
-                    self.on_visit(self.visits[seen.path])
-        return [(*state.seen.path, a) for state in self.layer for a in range(self.simulators.spec.num_actions)]
+        with closing(self._ends(paths)) as ends:
+            for seen in ends:
+                self.visits[seen.path] = self._visited(seen)
+                self.on_visit(self.visits[seen.path])
+        following = [(*state.seen.path, a) for state in self.layer for a in range(self.simulators.spec.num_actions)]
+        if len(paths[0]) < self.simulators.spec.horizon - 1:
+            self.walks.go_on({path: self.paths[self.visits[path].state] for path in paths})
+        return following
+
+    def _ends(self, paths: list[Path]) -> Generator[_Seen, None, None]:
+        """What is seen at the ends of a layer's paths."""
+        step, by = len(paths[0]), self.walks.through(paths)
+        for walked in self._by_workers(_walked, self.walks.actions[len(self.x) :], self.merge.n_merge, self.seed):
+            self.x += [readings[step:] for readings in walked]
+        here = [readings.pop(0) for readings in self.x]
+        ends = [(path, self.walks.actions[i][:step], here[i]) for path, i in zip(paths, by, strict=True)]
+        for some in self._by_workers(_seen, ends, self.estimator):
+            yield from some
+
+    def _by_workers(self, task: Callable[..., list], items: list, *shared: object) -> Generator[list, None, None]:
+        """What a task makes of the deciders and of some items after others."""
+        some = [(self.deciders, items[i : i + PATHS]) for i in range(0, len(items), PATHS)]
+        if some:
+            with closing(each_simulators(task, some, *shared)) as parts:
+                yield from parts
 
     def found(self) -> tuple[StateGraph, tuple[Visit, ...]]:
         """The graph, its states numbered depth first, and the visits in depth-first order: that of paths as words."""

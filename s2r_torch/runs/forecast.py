@@ -18,13 +18,14 @@ from torch import Tensor
 
 from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.comparators.contract import COMPARATORS
-from s2r_torch.coverage import edge_cover, edges_of, passes, path_cover, typical
+from s2r_torch.coverage import edge_cover, passes, path_cover, typical
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.nodes import nodes_for
 from s2r_torch.families.check.payoff import READINGS, SIMULATORS, near_states
 from s2r_torch.families.check.truth import N_MERGE, other_edges
 from s2r_torch.families.contract import Family, KnowsGraph
 from s2r_torch.learning.estimator import PILOTS
+from s2r_torch.learning.walks import walks_of
 from s2r_torch.planner.budget import Budget
 from s2r_torch.problem import Problem
 from s2r_torch.runs.configuring import known_class
@@ -197,10 +198,8 @@ class _Counting:
         return Cost(count, count * (self.graph.horizon - 1))
 
     def _visits(self, n: int) -> Cost:
-        """Every path of the depth-first search, n times (Algorithm 2)."""
-        layer = self.graph.layer.tolist()
-        walked = [layer[s] + 1 for s, _ in edges_of(self.graph)]
-        return Cost(1 + len(walked), sum(walked)) * n
+        """Every sequence that finds the graph, n times (Algorithm 2)."""
+        return Cost(1, self.graph.horizon - 1) * len(walks_of(self.graph)) * n
 
     @cached_property
     def _budget(self) -> Budget:

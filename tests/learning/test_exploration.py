@@ -1,6 +1,7 @@
 """Algorithm 2 against its loop-for-loop oracle, and what stops it."""
 
 import itertools
+import re
 from dataclasses import dataclass, replace
 
 import naive
@@ -19,10 +20,10 @@ from s2r_torch.episodes import Guard, Ledger, observe
 from s2r_torch.errors import AmbiguousMergeError, ExplorationError, GraphMismatchError, ObservationError, SettingError
 from s2r_torch.learning import estimator as exploration
 from s2r_torch.learning.estimator import estimate_densities
-from s2r_torch.learning.exploration import explore
+from s2r_torch.learning.exploration import LARGEST_Z, explore
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.rng import Seed
-from s2r_torch.tours import readings
+from s2r_torch.tours import readings, walk
 
 THETA = (-0.9, 0.1, 0.7, 0.4)
 MERGE = MergeSettings(n_merge=150, zeta=None, deciders=3)
@@ -35,18 +36,23 @@ def explored(world, merge=MERGE, theta=THETA, seed=0, n_dist=60, order=2.0, **gu
 
 
 @pytest.mark.parametrize(("horizon", "num_actions", "seed"), SHAPES)
-def test_agrees_with_the_naive_algorithm(horizon, num_actions, seed):
+def test_agrees_with_the_naive_algorithm(horizon, num_actions, seed, monkeypatch):
     world = random_world(1000 + seed, horizon, num_actions)
     estimator = estimator_of(world, order=4 if seed else 2)
-    ledger, root = Ledger(), Seed.root(seed)
+    ledger, root, walked = Ledger(), Seed.root(seed), {}
+    monkeypatch.setattr("s2r_torch.learning.exploration.walk", remembering(walked))
     exploration = explore(world.guard(THETA, ledger=ledger), estimator, MERGE, 60, root)
 
     drawn = world.guard(THETA)
     nodes, h = estimator.grid.nodes[:, 0].numpy(), estimator.bandwidth[0]
 
     def draw(path):
-        samples = observe(drawn.select(range(3)), path, MERGE.n_merge, root.child("merge", path))
-        return samples[..., 0].numpy()
+        """From the first episodes that take the path's last edge."""
+        took = (x[len(path)] for actions, x in walked.items() if last_edge(actions[: len(path)]) == last_edge(path))
+        return next(took)[..., 0].numpy()
+
+    def last_edge(path):
+        return path and (world.graph.end(path[:-1]), path[-1])
 
     def estimate(x):
         return naive.kde(x, nodes, h, estimator.kernel.order)
@@ -71,7 +77,18 @@ def test_agrees_with_the_naive_algorithm(horizon, num_actions, seed):
         assert np.allclose(dense(exploration.D_hat)[:, s].numpy(), [estimate(row) for row in x], atol=1e-12)
     world.graph.require_same(graph)  # ... and both found the truth
     w = len(path_cover(graph))
-    assert ledger.counts == {"test": len(found.visited) * 3 * MERGE.n_merge + w * 4 * 60}
+    assert ledger.counts == {"test": len(walked) * 3 * MERGE.n_merge + w * 4 * 60}
+
+
+def remembering(walked):
+    """`walk`, which writes down what is seen along which actions, in the order of drawing."""
+
+    def spy(simulators, actions, n, seed):
+        assert actions not in walked
+        walked[actions], rewards = walk(simulators, actions, n, seed)
+        return walked[actions], rewards
+
+    return spy
 
 
 def test_every_path_of_the_action_tree_ends_in_the_state_the_world_knows():
@@ -243,11 +260,17 @@ MANY = torch.linspace(-0.7, 0.8, 16).tolist()
 
 def test_states_within_the_noise_that_differ_on_average_are_not_merged_in_silence():
     """Closer than two samples of one state may be, on any simulator; sixteen of them tell. A declared zeta decides."""
-    near = nearer(random_world(4, 3, 2), 0.035)
-    with pytest.raises(AmbiguousMergeError, match=r"paths \(.*\) and \(.*as one state does, to agree on average.*z = "):
-        explored(near, SIXTEEN, MANY)
-    merged = explored(near, replace(SIXTEEN, zeta=2.0), MANY)
-    assert merged.graph.states_per_layer == [1, 1, 1] and merged.largest_z > 6
+    near, said = nearer(random_world(4, 3, 2), 0.0375), []
+    for seed in range(8):
+        try:
+            assert explored(near, SIXTEEN, MANY, seed).largest_z <= LARGEST_Z
+        except AmbiguousMergeError as error:
+            said.append(str(error))
+    assert len(said) >= 6
+    assert any(re.search(r"paths \(.*\) and \(.*as one state does, to agree on average.*z = ", line) for line in said)
+    merged = [explored(near, replace(SIXTEEN, zeta=2.0), MANY, seed) for seed in range(8)]
+    assert all(found.graph.states_per_layer == [1, 1, 1] for found in merged)
+    assert any(found.largest_z > LARGEST_Z for found in merged)
     near.graph.require_same(explored(near, replace(SIXTEEN, n_merge=8000), MANY).graph)  # what the message advises
 
 
@@ -284,10 +307,10 @@ def test_nan_at_one_state_is_named():
 
     world = random_world(4, 3, 2)
     broken = Broken(world.graph, world.number, world.rewards, world.tilt)
-    path = world.graph.paths[2]
     with pytest.raises(ObservationError, match="not finite") as caught:
         explored(broken)
-    assert f"in simulator 0 {after(path)};" in str(caught.value)
+    ways = [path for path in itertools.product(range(2), repeat=2) if world.graph.end(path) == 2]
+    assert any(f"in simulator 0 {after(path)};" in str(caught.value) for path in ways)
 
 
 def test_states_off_the_grid_never_merge_silently():
@@ -373,7 +396,7 @@ def test_merge_settings_are_validated(wrong):
 def test_few_simulators_all_decide():
     world, ledger = same_twice(2), Ledger()
     explored(world, replace(MERGE, deciders=100), theta=(0.0, 0.1), ledger=ledger)
-    assert ledger.counts == {"test": 3 * 2 * MERGE.n_merge + 2 * 60}
+    assert ledger.counts == {"test": 2 * 2 * MERGE.n_merge + 2 * 60}  # the start is seen on the way
 
 
 def test_observations_beyond_memory_are_drawn_in_parts(monkeypatch):
