@@ -82,8 +82,9 @@ def fewest_walks(graph: StateGraph, needs: Tensor) -> Walks:
             cause="needs of another graph",
         )
     walks: Counter[Path] = Counter()
+    following = graph.next_state.tolist()
     for chain, episodes in _chains(needs.tolist(), _links(_closure(graph), needs.numpy())):
-        walks[_path_through(graph, chain)] += episodes
+        walks[_path_through(graph, following, chain)] += episodes
     return tuple(sorted(walks.items()))
 
 
@@ -180,7 +181,8 @@ def edge_cover(graph: StateGraph, allowed_edges: Iterable[Edge]) -> tuple[Path, 
     reach = _closure(graph) | np.eye(graph.num_states, dtype=bool)
     needs = np.ones(len(edges), dtype=np.int64)
     chains = _chains(needs.tolist(), _links(reach[np.ix_(heads, tails)], needs))
-    return tuple(sorted(_path_along(graph, [edges[i] for i in chain]) for chain, _ in chains))
+    following = graph.next_state.tolist()
+    return tuple(sorted(_path_along(graph.horizon, following, [edges[i] for i in chain]) for chain, _ in chains))
 
 
 def _closure(graph: StateGraph) -> np.ndarray:
@@ -233,29 +235,28 @@ def _chains(needs: list[int], links: list[dict[int, int]]) -> list[tuple[list[in
     return chains
 
 
-def _path_through(graph: StateGraph, chain: list[int]) -> Path:
+def _path_through(graph: StateGraph, following: list[list[int]], chain: list[int]) -> Path:
     """H - 1 actions from the start through every state of the chain, continued by action 0."""
     path = list(graph.paths[chain[0]])
     for s, t in zip(chain, chain[1:], strict=False):
-        path += _connect(graph, s, t)
+        path += _connect(following, s, t)
     return tuple(path + [0] * (graph.horizon - 1 - len(path)))
 
 
-def _path_along(graph: StateGraph, chain: list[Edge]) -> Path:
+def _path_along(horizon: int, following: list[list[int]], chain: list[Edge]) -> Path:
     """H - 1 actions from the start along every edge of the chain, continued by action 0."""
     path, state = [], 0
     for s, a in chain:
-        path += [*_connect(graph, state, s), a]
-        state = int(graph.next_state[s, a])
-    return tuple(path + [0] * (graph.horizon - 1 - len(path)))
+        path += [*_connect(following, state, s), a]
+        state = following[s][a]
+    return tuple(path + [0] * (horizon - 1 - len(path)))
 
 
-def _connect(graph: StateGraph, start: int, goal: int) -> list[int]:
+def _connect(following: list[list[int]], start: int, goal: int) -> list[int]:
     """Actions that lead from one state to a later one, by breadth-first search."""
-    successors = graph.next_state.tolist()
     frontier: dict[int, list[int]] = {start: []}
     while goal not in frontier:
         frontier = {
-            t: [*path, a] for s, path in reversed(frontier.items()) for a, t in reversed([*enumerate(successors[s])])
+            t: [*path, a] for s, path in reversed(frontier.items()) for a, t in reversed([*enumerate(following[s])])
         }
     return frontier[goal]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from s2r_torch.coverage import passages
-from s2r_torch.density.patches import Densities, Patches, all_rows
+from s2r_torch.density.patches import Densities, all_rows
 from s2r_torch.deployment.collection import Collection
 from s2r_torch.deployment.deploy import collect, densities_apart
 from s2r_torch.deployment.likeness import Population, Reference, Sight
@@ -54,10 +54,9 @@ def _rehearse(simulators: Guard, meta_policy: MetaPolicy, n_rollouts: int, seed:
     """In some simulators."""
     recording = collect(meta_policy, _AsWorlds(simulators, seed.child("look")))
     samples = recording.samples(meta_policy.problem.graph, meta_policy.readings)
-    D_hat = meta_policy.densities(samples, _named(simulators))
+    D_hat = meta_policy.patches(samples, _named(simulators))
     act, sight = meta_policy.condition(D_hat).act, _sight(meta_policy, simulators, recording)
-    kept = Patches.of(D_hat, meta_policy.problem.grid)
-    return Rehearsal(kept, sight, rollout(simulators, act, n_rollouts, seed.child("act")))
+    return Rehearsal(D_hat, sight, rollout(simulators, act, n_rollouts, seed.child("act")))
 
 
 def look(meta_policy: MetaPolicy, simulators: Guard, seed: Seed) -> Sight:

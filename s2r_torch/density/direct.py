@@ -30,18 +30,40 @@ def gemm_sums(windows: Sequence[AxisWindows], x: Tensor) -> Tensor:
     """The same sums, as a matrix product between the first axes and the last."""
 
     def summed(part: Tensor) -> Tensor:
-        factors = [w.factor(part[..., j]) for j, w in enumerate(windows)]  # [B, n, m_j] each
-        if len(factors) == 1:
-            return factors[0].sum(-2)
-        return (_product(factors[:-1]).mT @ factors[-1]).flatten(-2)
+        return _contracted([w.factor(part[..., j]) for j, w in enumerate(windows)])
 
     last = len(windows[-1].middle)
     return _chunked(summed, x, last + math.prod(len(w.middle) for w in windows[:-1]))
 
 
+def box_sums(windows: Sequence[AxisWindows], x: Tensor, first: Tensor, size: Sequence[int]) -> Tensor:
+    """The same sums at the nodes of a box for each density: `[B, nodes of a box]`, of samples `[B, n, d]`.
+
+    Args:
+        windows: of all nodes, along every axis.
+        x: samples.
+        first: `[B, d]` the first node of every box.
+        size: nodes of a box, along every axis.
+    """
+
+    def summed(x: Tensor, first: Tensor) -> Tensor:
+        some = [w.some(first[:, j], m) for j, (w, m) in enumerate(zip(windows, size, strict=True))]
+        return _contracted([w.factor(x[..., j]) for j, w in enumerate(some)])
+
+    rows = max(1, CHUNK // (x.shape[1] * (size[-1] + math.prod(size[:-1]))))
+    return torch.cat([summed(*part) for part in zip(x.split(rows), first.split(rows), strict=True)])
+
+
 def kernel_values(windows: Sequence[AxisWindows], x: Tensor) -> Tensor:
     """The summands `[.., n, G]` float64 of samples `[.., n, d]`: the product kernel at every node, unnormalised."""
     return _product([w.factor(x[..., j]) for j, w in enumerate(windows)])
+
+
+def _contracted(factors: Sequence[Tensor]) -> Tensor:
+    """Sums over samples of products over axes, of factors `[B, n, m_j]`: `[B, m_1 m_2 ..]`."""
+    if len(factors) == 1:
+        return factors[0].sum(-2)
+    return (_product(factors[:-1]).mT @ factors[-1]).flatten(-2)
 
 
 def _product(factors: Sequence[Tensor]) -> Tensor:

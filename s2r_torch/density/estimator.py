@@ -21,7 +21,8 @@ implementation decides ties alike (`windows`). Sums are in float64. Estimates ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -30,15 +31,18 @@ from torch import Tensor
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.boxes import window_sums
 from s2r_torch.density.cells import AxisCells
-from s2r_torch.density.direct import direct_sums, gemm_sums
+from s2r_torch.density.direct import box_sums, direct_sums, gemm_sums
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import Kernel
 from s2r_torch.density.moments import add_moments, combine_moments, faster_by_moments
+from s2r_torch.density.patches import Patches
 from s2r_torch.density.samples import SampleError, check_samples, check_scattered, check_varies, index_of, varies
 from s2r_torch.density.windows import AxisWindows
 from s2r_torch.errors import ObservationError, SettingError
 
 METHODS = ("auto", "moments", "gemm", "direct")
+MOST_VALUES = 2**21  # of densities that become patches, held at once: 16 MiB
+FEW_NODES = 32  # times as many has a grid of which only those are looked at that samples reach
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,23 +130,49 @@ class DensityEstimator:
         Raises:
             ObservationError: as for one state; which one, the last number of its index says.
         """
-        alike: dict[tuple, list[int]] = {}
-        for s, x in enumerate(samples):
-            if not isinstance(x, Tensor):
-                self.check(x)
-            alike.setdefault((x.dtype, *x.shape), []).append(s)
+        alike = self._alike(samples)
         D_hat = None
-        for states in alike.values():
-            try:
+        for states in alike:
+            with _of_states(states):
                 D = self(torch.stack([samples[s] for s in states], -3))
-            except SampleError as error:
-                raise error.at((*error.index[:-1], states[error.index[-1]])) from error
             if len(alike) == 1:
                 return D
             if D_hat is None:
                 D_hat = D.new_empty(*D.shape[:-2], len(samples), D.shape[-1])
             D_hat[..., states, :] = D
         return torch.as_tensor(D_hat)
+
+    def patches(self, samples: Sequence[Tensor]) -> Patches:
+        """The same of samples [B, n_s, d], kept only where densities are not 0; some states at a time."""
+        at_once = max(1, MOST_VALUES // (len(samples[0]) * self.grid.num_points))
+        blocks, order = [], []
+        for states in self._alike(samples):
+            for start in range(0, len(states), at_once):
+                some = states[start : start + at_once]
+                with _of_states(some):
+                    blocks.append(self._patches(torch.stack([samples[s] for s in some], 1)))
+                order += some
+        return Patches.joined(blocks, axis=1)[:, torch.tensor(order).argsort()]
+
+    def _patches(self, x: Tensor) -> Patches:
+        """Of samples [B, S, n, d]: where they reach few nodes, the others are not even looked at."""
+        windows = self.windows(x.dtype)
+        self.check(x)
+        first, size = zip(*(w.reached(x[..., j]) for j, w in enumerate(windows)), strict=True)
+        if FEW_NODES * math.prod(size) > self.grid.num_points:
+            return Patches.of(self(x), self.grid)
+        begin = torch.stack(first, -1)
+        sums = box_sums(windows, x.flatten(0, 1), begin.flatten(0, 1), size)
+        return Patches.in_boxes(sums.div_(self._scale(x.shape[-2])).unflatten(0, x.shape[:2]), begin, size, self.grid)
+
+    def _alike(self, samples: Sequence[Tensor]) -> list[list[int]]:
+        """States whose samples are of one shape and dtype, together."""
+        alike: dict[tuple, list[int]] = {}
+        for s, x in enumerate(samples):
+            if not isinstance(x, Tensor):
+                self.check(x)
+            alike.setdefault((x.dtype, *x.shape), []).append(s)
+        return list(alike.values())
 
     def check(self, x: Tensor) -> None:
         """Raises ObservationError unless x `[..., n, d]` is what an estimate can be made from."""
@@ -288,6 +318,15 @@ class DensityStream:
         cells = self.estimator.cells(self.dtype)
         sums = self.sums[tuple(slice(c.num_powers) for c in cells)]
         return self.estimator.normalised(combine_moments(sums, cells), self.n).reshape(*self.lead, -1)
+
+
+@contextmanager
+def _of_states(states: Sequence[int]) -> Iterator[None]:
+    """Within it, the last number of an index is that of one of these states."""
+    try:
+        yield
+    except SampleError as error:
+        raise error.at((*error.index[:-1], states[error.index[-1]])) from error
 
 
 def sup_distance(D: Tensor, E: Tensor) -> Tensor:

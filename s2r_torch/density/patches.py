@@ -63,17 +63,22 @@ class Patches:
             sizes.append(int(wide.max()) if wide.numel() else 0)
             begins.append(begin)
         size, first = tuple(sizes), torch.stack(begins, -1)
-        values = _at_the_end(full, size).flatten(2).gather(-1, _nodes(grid, first, size)).unflatten(-1, size)
-        padded = torch.nn.functional.pad(values, (MARGIN, MARGIN) * grid.obs_dim)
-        return Patches(grid, first, padded.flatten(2), size)
+        values = _at_the_end(full, size).flatten(2).gather(-1, _nodes(grid, first, size))
+        return Patches.in_boxes(values, first, size, grid)
 
     @staticmethod
-    def joined(parts: Sequence[Patches]) -> Patches:
-        """Those of several sets of simulators, one after another."""
+    def in_boxes(values: Tensor, first: Tensor, size: tuple[int, ...], grid: DensityGrid) -> Patches:
+        """Of values [R, S, nodes of a box] in boxes of one size that begin at first [R, S, d]."""
+        margin = (MARGIN, MARGIN) * grid.obs_dim
+        return Patches(grid, first, torch.nn.functional.pad(values.unflatten(-1, size), margin).flatten(2), size)
+
+    @staticmethod
+    def joined(parts: Sequence[Patches], axis: int = 0) -> Patches:
+        """Those of several sets of simulators, one after another; of several sets of states, with axis 1."""
         size = tuple(max(sizes) for sizes in zip(*(part.size for part in parts), strict=True))
         grown = [_at_the_end(part.boxes(), [m - n for m, n in zip(size, part.size, strict=True)]) for part in parts]
-        first, values = torch.cat([part.first for part in parts]), torch.cat([box.flatten(2) for box in grown])
-        return Patches(parts[0].grid, first, values, size)
+        first = torch.cat([part.first for part in parts], axis)
+        return Patches(parts[0].grid, first, torch.cat([box.flatten(2) for box in grown], axis), size)
 
     @property
     def shape(self) -> torch.Size:
@@ -119,6 +124,31 @@ class Patches:
         size = [m + 2 * MARGIN for m in self.size]
         index, along = _nodes(self.grid, self.first, size), wide.flatten(1)
         return torch.stack([(self.values * one[index]).sum(-1) for one in along], -1)
+
+    def within(self, first: Tensor, size: Sequence[int]) -> Tensor:
+        """Values in other boxes of nodes, which begin at first [R, S, d]: [R, S, nodes of such a box]."""
+        index = self.first.new_zeros(*first.shape[:2], 1)
+        for j, (m, wide) in enumerate(zip(self.size, size, strict=True)):
+            along = (first - self.first)[..., j, None] + torch.arange(wide, device=first.device)
+            along = (along + MARGIN).clamp_(0, m + 2 * MARGIN - 1)  # beyond the box: into its margin
+            index = (index[..., :, None] * (m + 2 * MARGIN) + along[..., None, :]).flatten(-2)
+        return self.values.gather(-1, index)
+
+    def around(self, other: Patches) -> tuple[Tensor, tuple[int, ...]]:
+        """The first node [R, S, d], and the size, of boxes that hold these and others of the same places."""
+        first = torch.minimum(self.first, other.first)
+        ends = [patches.first + torch.tensor(patches.size, device=first.device) for patches in (self, other)]
+        return first, tuple((torch.maximum(*ends) - first).amax((0, 1)).tolist())
+
+    def distance(self, other: Patches) -> Tensor:
+        """Sup distance [R, S] from others of the same places."""
+        first, size = self.around(other)
+        return (self.within(first, size) - other.within(first, size)).abs().amax(-1)
+
+    def mean(self, other: Patches) -> Patches:
+        """The mean of these and of others of the same places."""
+        first, size = self.around(other)
+        return Patches.in_boxes((self.within(first, size) + other.within(first, size)) / 2, first, size, self.grid)
 
     def boxes(self) -> Tensor:
         """What boxes hold, with an axis for each of the grid's: [R, S, *nodes of a box and its margins]."""

@@ -63,14 +63,28 @@ class AxisWindows:
             self.bandwidth, self.lower[keep], self.upper[keep], self.middle[keep], self.coefficients[keep]
         )
 
+    def reached(self, x: Tensor) -> tuple[Tensor, int]:
+        """Of the samples x `[..., n]`: the first window `[...]` that holds one, and how many from there on may."""
+        first = torch.searchsorted(self.upper, x.amin(-1))
+        beyond = torch.searchsorted(self.lower, x.amax(-1), right=True)
+        return first, max(0, int((beyond - first).max()))
+
+    def some(self, first: Tensor, count: int) -> AxisWindows:
+        """So many of them from `first` `[...]` on, `[..., 1, count]`; beyond the last one they hold nothing."""
+        index = (first[..., None] + torch.arange(count))[..., None, :]
+        last, beyond = len(self.middle) - 1, index >= len(self.middle)
+        index = index.clamp(max=last)
+        lower = self.lower[index].masked_fill(beyond, math.inf)
+        return AxisWindows(self.bandwidth, lower, self.upper[index], self.middle[index], self.coefficients[index])
+
     def factor(self, x: Tensor) -> Tensor:
         """The summand of every sample and node, x `[..., n]` -> `[..., n, m]` float64: the direct evaluation."""
         x = x[..., None]
         inside = (self.lower <= x) & (x <= self.upper)
         t = (x.double() - self.middle) / self.bandwidth
-        value = self.coefficients[:, -1].expand_as(t)
-        for k in range(self.coefficients.shape[1] - 2, -1, -1):
-            value = torch.addcmul(self.coefficients[:, k], value, t)
+        value = self.coefficients[..., -1].expand_as(t)
+        for k in range(self.coefficients.shape[-1] - 2, -1, -1):
+            value = torch.addcmul(self.coefficients[..., k], value, t)
         return value.where(inside, 0.0)
 
     def taylor(self, point: Tensor, node: Tensor) -> Tensor:

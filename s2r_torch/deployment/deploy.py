@@ -17,6 +17,7 @@ from torch import Tensor
 from s2r_torch.base import Path, ProblemSpec, UnlabelledWorld, after, spelt
 from s2r_torch.coverage import passages, passes
 from s2r_torch.defaults import plain_torch
+from s2r_torch.density.patches import Densities
 from s2r_torch.deployment.collection import Collection, Collector, missing_episodes
 from s2r_torch.deployment.edges import EdgeChecker
 from s2r_torch.deployment.likeness import CONSISTENT, DOUBTFUL, REFUSED, Likeness, untested
@@ -229,12 +230,18 @@ def likeness_of(meta_policy: MetaPolicy, seen: Collection) -> Likeness:
     return meta_policy.reference.judge(*densities_apart(meta_policy, seen), states, problem)
 
 
-def densities_apart(meta_policy: MetaPolicy, seen: Collection, worlds: Sequence[str] = ()) -> tuple[Tensor, Tensor]:
-    """Densities [..., xi, G] of every state, and [..., v, G] of those that were passed again, from other readings."""
+def densities_apart(
+    meta_policy: MetaPolicy, seen: Collection, worlds: Sequence[str] = ()
+) -> tuple[Densities, Densities]:
+    """Densities [..., xi, G] of every state, and [..., v, G] of those that were passed again, from other readings.
+
+    Where worlds have names there are many of them, and their densities are patches.
+    """
     graph, cover = meta_policy.problem.graph, meta_policy.cover
-    first = meta_policy.densities(seen.observations, worlds)
+    at = meta_policy.patches_at if worlds else meta_policy.densities_at
+    first = at(graph.paths, seen.observations, worlds)
     paths = [cover[i][: int(graph.layer[s])] for s, i in passages(graph, cover)]
-    return first, meta_policy.densities_at(paths, seen.again, worlds) if paths else first[..., :0, :]
+    return first, at(paths, seen.again, worlds) if paths else first[..., :0, :]
 
 
 def _condition(

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from s2r_torch.base import after
 from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.patches import Densities, Patches, dense, heights
 from s2r_torch.deployment.factors import Factors, fit_factors
 from s2r_torch.deployment.summaries import named_summaries, summaries
 from s2r_torch.errors import SettingError
@@ -76,7 +77,7 @@ class Sight:
     shape: Tensor  # [..., v] relative sup distances of their two densities
 
     @staticmethod
-    def of(D: Tensor, again: Tensor, passages: Sequence[int], grid: DensityGrid) -> Sight:
+    def of(D: Densities, again: Densities, passages: Sequence[int], grid: DensityGrid) -> Sight:
         """Of densities D [..., xi, G], and [..., v, G] of the states `passages` [v] that were passed again."""
         return Sight(summaries(D, grid), summaries(again, grid), disagreement(D, again, passages))
 
@@ -194,7 +195,7 @@ class Reference:
         p = self.p_values(self.population.scores(sight, passages))
         return (p <= REFUSE) & self.can_refuse
 
-    def judge(self, D_real: Tensor, again: Tensor, passages: Sequence[int], problem: Problem) -> Likeness:
+    def judge(self, D_real: Densities, again: Densities, passages: Sequence[int], problem: Problem) -> Likeness:
         """Ranks a world among the fresh simulators.
 
         Args:
@@ -286,13 +287,16 @@ def rank(score: Tensor, scores: Tensor) -> float:
     return float(1 + (scores >= score).sum()) / (len(scores) + 1)
 
 
-def disagreement(D: Tensor, again: Tensor, passages: Sequence[int]) -> Tensor:
+def disagreement(D: Densities, again: Densities, passages: Sequence[int]) -> Tensor:
     """Relative sup distances [..., v] of first and further passages: D [..., xi, G], again [..., v, G]."""
     if not len(passages):
-        return again.amax(-1)
+        return heights(again)
+    if isinstance(D, Patches) and isinstance(again, Patches):
+        first = D[:, list(passages)]
+        return first.distance(again) / torch.maximum(heights(first), heights(again)).clamp(min=1e-12)
 
     def of(first: Tensor, second: Tensor) -> Tensor:
         return (first - second).abs().amax(-1) / torch.maximum(first.amax(-1), second.amax(-1)).clamp(min=1e-12)
 
-    pairs = zip(passages, again.unbind(-2), strict=True)  # one at a time they stay in the cache
-    return torch.stack([of(D[..., s, :], second) for s, second in pairs], -1)
+    pairs = zip(passages, dense(again).unbind(-2), strict=True)  # one at a time they stay in the cache
+    return torch.stack([of(dense(D)[..., s, :], second) for s, second in pairs], -1)

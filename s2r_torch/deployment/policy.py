@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -182,7 +183,8 @@ class MetaPolicy:
             got = f"{int(readings[few[0]])} {where}, shape {list(observations[few[0]].shape)}"
             cause = "no density of a single reading, or readings [n] in place of [n, d]"
             raise ObservationError(expected="at least 2 readings [n, d] of every state", got=got, cause=cause)
-        return self.condition(self.densities(observations, worlds), readings)
+        of = self.patches if observations and observations[0].ndim > 2 else self.densities
+        return self.condition(of(observations, worlds), readings)
 
     @plain_torch()
     def densities(self, observations: Sequence[Tensor], worlds: Sequence[str] = ()) -> Tensor:
@@ -196,23 +198,40 @@ class MetaPolicy:
         Raises:
             ObservationError: states left out, or observations that no density can be estimated from; it says where.
         """
+        return self.densities_at(self._of_every_state(observations), observations, worlds)
+
+    def patches(self, observations: Sequence[Tensor], worlds: Sequence[str] = ()) -> Patches:
+        """The same of many worlds, kept only where they are not 0."""
+        return self.patches_at(self._of_every_state(observations), observations, worlds)
+
+    def _of_every_state(self, observations: Sequence[Tensor]) -> Sequence[Path]:
+        """The paths to the states that observations are of; raises ObservationError where some are left out."""
         paths = self.problem.graph.paths
         if len(observations) != len(paths):
             raise ObservationError(
                 expected=f"observations at {len(paths)} states", got=f"{len(observations)}", cause="states left out"
             )
-        return self.densities_at(paths, observations, worlds)
+        return paths
 
     def densities_at(self, paths: Sequence[Path], observations: Sequence[Tensor], worlds: Sequence[str] = ()) -> Tensor:
         """The densities [..., p, G] of observations [..., n, d] at the ends of p paths; as `densities`."""
+        with self._by_name(paths, worlds):
+            return self.estimator.of_states(observations)
+
+    def patches_at(self, paths: Sequence[Path], observations: Sequence[Tensor], worlds: Sequence[str]) -> Patches:
+        """`densities_at` of many worlds, kept only where they are not 0."""
+        with self._by_name(paths, worlds):
+            return self.estimator.patches(observations)
+
+    def _by_name(self, paths: Sequence[Path], worlds: Sequence[str]) -> AbstractContextManager[None]:
+        """Within it, observations at the ends of paths are refused by the names of sensors, worlds and paths."""
 
         def where(index: tuple[int, ...]) -> str:
             *world, s = index
             within = [f"in {worlds[w] if worlds else f'world {w}'}" for w in world]
             return " ".join([*within, after(paths[s])])
 
-        with by_name(self.problem.spec.obs_names, where):
-            return self.estimator.of_states(observations)
+        return by_name(self.problem.spec.obs_names, where)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.patches import Densities, Patches, heights
 
 LEAST_SPREAD = 0.1  # in node spacings, added to a density's spread: a stuck sensor has none
 LEAST_MASS = 0.05  # of a density on the grid, for means
@@ -17,7 +18,7 @@ AT_ONCE = 2**17  # numbers of densities: they stay in the cache
 WAVES = {1: 4, 2: 2}  # largest total degree of waves, by dimension; 1 above
 
 
-def summaries(D: Tensor, grid: DensityGrid) -> Tensor:
+def summaries(D: Densities, grid: DensityGrid) -> Tensor:
     """q numbers of every density D [..., G]: [..., q], float64; those that have a name first, then its waves.
 
     Mass, means, log spreads, log height and correlations; then integrals against cosines of low frequency over the box,
@@ -31,20 +32,25 @@ def summaries(D: Tensor, grid: DensityGrid) -> Tensor:
     integrands = torch.cat([moments, _waves((grid.nodes.double() - low) / (high - low))], 1)
     least = (LEAST_SPREAD * torch.tensor(grid.spacing, dtype=torch.float64)).square()
 
-    def of(some: Tensor) -> Tensor:
-        some = some.double()
-        weighted, height = some * grid.weights, some.amax(-1, keepdim=True).clamp(min=1e-12)
-        mass, integrals = weighted.sum(-1, keepdim=True), weighted @ integrands
+    def of(mass: Tensor, integrals: Tensor, height: Tensor) -> Tensor:
         mean, square, product = (integrals[..., : moments.shape[1]] / mass.clamp(min=LEAST_MASS)).split(
             [d, d, len(i)], -1
         )
         variance = (square - mean.square()).clamp(min=0) + least
         correlation = (product - mean[..., i] * mean[..., j]) / (variance[..., i] * variance[..., j]).sqrt()
         waves = integrals[..., moments.shape[1] :]
-        return torch.cat([mass, mean, variance.log() / 2, height.log(), correlation, waves], -1)
+        return torch.cat([mass, mean, variance.log() / 2, height.clamp(min=1e-12).log(), correlation, waves], -1)
 
+    def of_all_nodes(some: Tensor) -> Tensor:
+        weighted = some * grid.weights
+        return of(weighted.sum(-1, keepdim=True), weighted @ integrands, some.amax(-1, keepdim=True))
+
+    if isinstance(D, Patches):
+        weights = torch.cat([torch.ones(len(integrands), 1), integrands], 1) * grid.weights[:, None]
+        sums = D.to(torch.float64).sums(weights.mT)
+        return of(sums[..., :1], sums[..., 1:], heights(D)[..., None])
     rows = D.reshape(-1, D.shape[-1]).split(max(1, AT_ONCE // D.shape[-1]))
-    return torch.cat([of(some) for some in rows]).reshape(*D.shape[:-1], number_of_summaries(d))
+    return torch.cat([of_all_nodes(some.double()) for some in rows]).reshape(*D.shape[:-1], number_of_summaries(d))
 
 
 def named_summaries(names: Sequence[str]) -> list[str]:

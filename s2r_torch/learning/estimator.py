@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -190,28 +190,36 @@ def _answers(task: Callable[..., Any], simulators: Guard, given: tuple) -> Itera
 
 def _patches(simulators: Guard, graph: StateGraph, estimator: DensityEstimator, wanted: Tensor, seed: Seed) -> Patches:
     """Those of some simulators."""
-    return Patches.of(_densities(simulators, graph, estimator, wanted, seed), estimator.grid)
+    if len(_draws(simulators, wanted)) > 1:
+        return Patches.of(_densities(simulators, graph, estimator, wanted, seed), estimator.grid)
+    drawn = readings(simulators, graph, wanted, seed.child("density", 0))
+    with _by_name(simulators, graph.paths):
+        return estimator.patches(drawn)
 
 
 def _halves(
     simulators: Guard, graph: StateGraph, estimator: DensityEstimator, wanted: Tensor, seeds: tuple[Seed, Seed]
 ) -> tuple[Patches, Patches]:
     """Those of some simulators."""
-    one, other = (_densities(simulators, graph, estimator, wanted, seed) for seed in seeds)
-    return Patches.of((one + other) / 2, estimator.grid), Patches.of(one, estimator.grid)
+    one, other = (_patches(simulators, graph, estimator, wanted, seed) for seed in seeds)
+    return one.mean(other), one
 
 
 def _densities(simulators: Guard, graph: StateGraph, estimator: DensityEstimator, wanted: Tensor, seed: Seed) -> Tensor:
     """Those of some simulators."""
-    numbers = int(wanted.sum()) * len(simulators) * simulators.spec.obs_dim
-    count = max(1, min(-(-numbers // MOST_READINGS), int(wanted.min()) // 2))
-    D_hat: Tensor | float = 0.0
-    for i in range(count):
-        part = wanted * (i + 1) // count - wanted * i // count
+    draws, D_hat = _draws(simulators, wanted), torch.tensor(0.0)
+    for i, part in enumerate(draws):
         drawn = readings(simulators, graph, part, seed.child("density", i))
         D = densities_at(estimator, simulators, graph.paths, drawn)
-        D_hat = D if count == 1 else D_hat + D * (part / wanted)[:, None]
-    return torch.as_tensor(D_hat)
+        D_hat = D if len(draws) == 1 else D_hat + D * (part / wanted)[:, None]
+    return D_hat
+
+
+def _draws(simulators: Guard, wanted: Tensor) -> list[Tensor]:
+    """How many readings [xi] are in memory at once, one draw after another."""
+    numbers = int(wanted.sum()) * len(simulators) * simulators.spec.obs_dim
+    count = max(1, min(-(-numbers // MOST_READINGS), int(wanted.min()) // 2))
+    return [wanted * (i + 1) // count - wanted * i // count for i in range(count)]
 
 
 def densities_at(
@@ -222,10 +230,15 @@ def densities_at(
     Raises:
         ObservationError: no density can be estimated from some; it names simulator, path and sensor.
     """
-    with by_name(simulators.spec.obs_names, lambda index: simulators.where(index[0], paths[index[1]])):
+    with _by_name(simulators, paths):
         return estimator.of_states(samples)
 
 
 def density_at(estimator: DensityEstimator, simulators: Guard, path: Path, x: Tensor) -> Tensor:
     """D_hat [B, G] of readings x [B, n, d] at a path's end; errors as of `densities_at`."""
     return densities_at(estimator, simulators, [path], [x])[:, 0]
+
+
+def _by_name(simulators: Guard, paths: Sequence[Path]) -> AbstractContextManager[None]:
+    """Within it, samples [B, n, d] at the ends of paths are refused by the names of sensor, simulator and path."""
+    return by_name(simulators.spec.obs_names, lambda index: simulators.where(index[0], paths[index[1]]))

@@ -11,6 +11,7 @@ import torch
 
 from s2r_torch.density.estimator import DensityEstimator, DensityGrid, DensityStream, sup_distance
 from s2r_torch.density.kernels import LegendreKernel, make_kernel
+from s2r_torch.density.patches import Patches
 from s2r_torch.errors import ObservationError, SettingError
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "kde.json").read_text())["kde_cases"]
@@ -179,15 +180,39 @@ def test_samples_that_are_mostly_one_point_are_refused_with_their_state(share, s
     assert estimate(x).shape == (3, 4, 121)
 
 
-def test_states_are_estimated_together_and_refused_apart():
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("order", "boundary"), [(2, "none"), (4, "none"), (4, "legendre")])
+@pytest.mark.parametrize(("d", "nodes"), [(1, (1201,)), (2, (61, 50)), (3, (21, 19, 22))])
+def test_patches_look_at_the_nodes_that_samples_reach(d, nodes, order, boundary, dtype, monkeypatch):
+    """States all over the box and beyond its edges, of different numbers of samples; the last one's are far apart."""
+    grid = DensityGrid.uniform((-1.0,) * d, (1.0,) * d, nodes)
+    h = [(1.2, 0.8, 1.0)[j] * spacing for j, spacing in enumerate(grid.spacing)]
+    estimate = DensityEstimator(grid, LegendreKernel(order), tuple(h), boundary, off_grid_limit=1.0)
+    at = [-1.0, -0.97, -0.3, 0.2, 0.9, 1.0, 1.3]
+    samples = [uniform((3, 20 + s % 2, d), s, c - 0.02, c + 0.02, dtype) for s, c in enumerate(at)]
+    samples = [torch.cat([x, x[:, :1] + 0.03], 1) for x in samples]
+    dense, alone = estimate.of_states(samples), []
+    assert float((dense != 0).double().mean(-1).max()) < 0.06
+    monkeypatch.setattr(Patches, "of", alone.append)  # all nodes, which nobody looks at here
+    assert torch.allclose(estimate.patches(samples).dense(), dense, rtol=0, atol=1e-12 * float(dense.abs().max()))
+    assert not alone
+    monkeypatch.undo()
+    samples[2][0, 0], samples[2][0, 1] = -1.0, 1.0
+    assert torch.equal(estimate.patches(samples).dense()[:, 2], estimate.of_states(samples)[:, 2])
+
+
+def test_states_are_estimated_together_and_refused_apart(monkeypatch):
     """States of 40, 60 and 40 samples, on two simulators; the sixth is spoilt on the second one."""
     estimate = DensityEstimator(GRID, BOX, (0.3,))
     samples = [uniform((2, n, 1), seed=n + s) for s, n in enumerate((40, 60, 40, 60, 60, 40))]
     D = estimate.of_states(samples)
     assert all(torch.equal(D[:, s], estimate(x)) for s, x in enumerate(samples))
+    monkeypatch.setattr("s2r_torch.density.estimator.MOST_VALUES", 2 * 2 * estimate.grid.num_points)  # two states
+    assert torch.equal(estimate.patches(samples).dense(), D)
     assert torch.equal(estimate.of_states([samples[1][0], samples[3][0]]), D[0, [1, 3]])
     samples[5][1, 7] = torch.nan
-    with pytest.raises(ObservationError, match=r"NaN.* at index \(1, 5\)"):
-        estimate.of_states(samples)
+    for estimates in (estimate.of_states, estimate.patches):
+        with pytest.raises(ObservationError, match=r"NaN.* at index \(1, 5\)"):
+            estimates(samples)
     with pytest.raises(ObservationError, match="got list"):
         estimate.of_states([samples[0], [[1.0]]])

@@ -52,6 +52,25 @@ def test_they_hold_all_of_a_density(name, dtype):
 
 
 @pytest.mark.parametrize("name", GRIDS)
+def test_distance_and_mean_are_those_of_all_nodes(name):
+    grid = GRIDS[name]
+    D, E = bumps(grid, seed=0), bumps(grid, seed=1)
+    D[1, 1] = 0  # of one there is nothing
+    P, Q = Patches.of(D, grid), Patches.of(E, grid)
+    assert torch.equal(P.distance(Q), (D - E).abs().amax(-1)) and torch.equal(P.mean(Q).dense(), (D + E) / 2)
+    assert torch.equal(P.distance(P), torch.zeros(D.shape[:2], dtype=torch.float64))
+    x = readings(grid, len(D), 200)
+    torch.testing.assert_close(P.mean(Q).at(x), look_up((D + E) / 2, *grid.locate(x)), rtol=0, atol=1e-12)
+
+
+def test_sets_of_states_are_joined():
+    grid = GRIDS["plane"]
+    D, E = bumps(grid, wide=2), bumps(grid, S=2, wide=4, seed=1)
+    both = Patches.joined([Patches.of(D, grid), Patches.of(E, grid)], axis=1)
+    assert torch.equal(both.dense(), torch.cat([D, E], 1))
+
+
+@pytest.mark.parametrize("name", GRIDS)
 def test_a_look_up_is_that_of_the_dense_density(name):
     grid, D = GRIDS[name], bumps(GRIDS[name])
     x = readings(grid, 5, 400)

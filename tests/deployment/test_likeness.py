@@ -8,6 +8,7 @@ from support.policies import judged_policy
 
 from s2r_torch.coverage import passages
 from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.patches import Patches
 from s2r_torch.deployment.deploy import deploy
 from s2r_torch.deployment.likeness import (
     CONSISTENT,
@@ -81,6 +82,17 @@ def test_disagreement_is_relative_to_the_higher_density():
     again = torch.tensor([[[0.0, 3.0], [2.0, 1.0]]])
     assert disagreement(D, again, [0, 1]).tolist() == [[0.25, 0.5]]
     assert disagreement(D, again[:, :0], []).tolist() == [[]]
+
+
+def test_of_patches_they_are_those_of_all_nodes():
+    grid = DensityGrid.uniform((-1.0, 0.0), (2.0, 3.0), (17, 13))
+    centre = torch.rand(6, 5, 1, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 3 - 0.5
+    D = (0.3 - (grid.nodes - centre).square().sum(-1)).clamp(min=0)
+    again, passages = (0.35 - (grid.nodes - centre[:, [3, 1]] + 0.1).square().sum(-1)).clamp(min=0), [3, 1]
+    P, Q = Patches.of(D, grid), Patches.of(again, grid)
+    assert torch.allclose(summaries(P, grid), summaries(D, grid), rtol=0, atol=1e-12)
+    assert torch.allclose(disagreement(P, Q, passages), disagreement(D, again, passages), rtol=0, atol=1e-15)
+    assert disagreement(P, Q[:, :0], []).shape == summaries(Q[:, :0], grid).shape[:2] == (6, 0)
 
 
 def test_two_simulators_at_least():
