@@ -188,9 +188,9 @@ def test_patches_look_at_the_nodes_that_samples_reach(d, nodes, order, boundary,
     grid = DensityGrid.uniform((-1.0,) * d, (1.0,) * d, nodes)
     h = [(1.2, 0.8, 1.0)[j] * spacing for j, spacing in enumerate(grid.spacing)]
     estimate = DensityEstimator(grid, LegendreKernel(order), tuple(h), boundary, off_grid_limit=1.0)
-    at = [-1.0, -0.97, -0.3, 0.2, 0.9, 1.0, 1.3]
-    samples = [uniform((3, 20 + s % 2, d), s, c - 0.02, c + 0.02, dtype) for s, c in enumerate(at)]
-    samples = [torch.cat([x, x[:, :1] + 0.03], 1) for x in samples]
+    at, wide = [-1.0, -0.97, -0.3, 0.2, 0.9, 1.0, 1.3], 0.4 * max(grid.spacing)
+    samples = [uniform((3, 20 + s % 2, d), s, c - wide, c + wide, dtype) for s, c in enumerate(at)]
+    samples = [torch.cat([x, x[:, :1] + wide], 1) for x in samples]
     dense, alone = estimate.of_states(samples), []
     assert float((dense != 0).double().mean(-1).max()) < 0.06
     monkeypatch.setattr(Patches, "of", alone.append)  # all nodes, which nobody looks at here
