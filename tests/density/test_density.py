@@ -197,8 +197,19 @@ def test_patches_look_at_the_nodes_that_samples_reach(d, nodes, order, boundary,
     assert torch.allclose(estimate.patches(samples).dense(), dense, rtol=0, atol=1e-12 * float(dense.abs().max()))
     assert not alone
     monkeypatch.undo()
+    beyond = estimate.patches(samples).distance(Patches.of(dense, grid))  # nothing is kept where there is no node
+    assert float(beyond.max()) <= 1e-12 * float(dense.abs().max())
     samples[2][0, 0], samples[2][0, 1] = -1.0, 1.0
     assert torch.equal(estimate.patches(samples).dense()[:, 2], estimate.of_states(samples)[:, 2])
+
+
+def test_patches_hold_samples_on_the_edge_of_a_window():
+    """Windows are closed on both sides: of samples on nodes, and a bandwidth of whole cells, all edges count."""
+    grid = DensityGrid.uniform((0.0,), (16.0,), 257)
+    estimate = DensityEstimator(grid, BOX, (0.125,), allow_constant=True)
+    x = torch.tensor([8.0, 8.0625, 8.0]).double()[None, :, None]
+    patches = estimate.patches([x])
+    assert patches.size == (6,) and torch.equal(patches.dense()[:, 0], estimate(x))
 
 
 def test_states_are_estimated_together_and_refused_apart(monkeypatch):
