@@ -36,13 +36,14 @@ from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.patches import Densities, dense
 from s2r_torch.episodes import Guard
 from s2r_torch.errors import SettingError
-from s2r_torch.learning.estimator import density_at
+from s2r_torch.learning.estimator import density_at, patches_at
 from s2r_torch.learning.exploration import Exploration
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
 from s2r_torch.tours import decisions, readings
 
 STEADY = 0.2  # change of the order between bandwidths of ratio sqrt(2): 0 at a jump or a kink, 1 where all is smeared
+ROUGH_STATES = 128  # at most, all over the graph, at which A3 is looked at: densities are of one family
 ROUGH_NODES = {1: 257, 2: 65}  # nodes per axis on which A3 is looked at; 25 in more dimensions
 
 
@@ -73,7 +74,8 @@ def diagnose(
         SettingError: fewer than two simulators.
 
     Cost:
-        Decisions at every state (n, and twice n / 4, `tours.decisions`), w n_rough episodes on `few` of the simulators.
+        Decisions at every state (n, and twice n / 4, `tours.decisions`), at most w n_rough episodes on `few` of the
+        simulators.
     """
     if len(simulators) < 2:
         raise SettingError(expected="at least 2 simulators", got=str(len(simulators)), cause="no standard error of one")
@@ -106,8 +108,10 @@ def check_smoothness(
     estimators = _ever_wider(estimator)
     orders: dict[int, float] = {}  # by state
     graph = ensemble.problem.graph
-    drawn = readings(few, graph, settings.n_rough, seed.child("states"))
-    for s, (path, x) in enumerate(zip(graph.paths, drawn, strict=True)):
+    needs = rough_readings(graph, settings.n_rough)
+    drawn = readings(few, graph, needs, seed.child("states"))
+    for s in needs.nonzero().flatten().tolist():
+        path, x = graph.paths[s], drawn[s]
         D_hat = [density_at(estimate, few, path, x) for estimate in estimators]
         enough = min([settings.least_share * estimator.kernel.order, *orders.values()])
         order = _order_seen(x, D_hat, estimators, enough, seed.child("band", s))
@@ -123,6 +127,12 @@ def check_smoothness(
     smooth = DOUBTFUL if orders[s] < settings.least_share * assumed else PLAUSIBLE
     verdict = VIOLATED if orders[s] <= settings.least_order else smooth
     return Finding("A3", verdict, text, {"order": orders[s], "states": float(len(orders)), "state": float(s)})
+
+
+def rough_readings(graph: StateGraph, n: int) -> Tensor:
+    """How many readings [xi] of every state A3 is looked at with: n, or none where there are many states."""
+    some = range(0, graph.num_states, -(-graph.num_states // ROUGH_STATES))
+    return torch.zeros(graph.num_states, dtype=torch.int64).index_fill(0, torch.tensor(some), n)
 
 
 def _ever_wider(estimator: DensityEstimator) -> list[DensityEstimator]:
@@ -187,14 +197,12 @@ def _movement(
     Both are means over simulators: the former of the largest |f(D, x, a) - f(D', x, a)| of any member, over the
     readings of all states; the latter of the largest distance of a state's two estimates.
     """
-    each = list(zip(ensemble.problem.graph.paths, data, strict=True))
-    one, other = (
-        torch.stack([density_at(estimator, simulators, path, halves[h].x) for path, halves in each], 1) for h in (0, 1)
-    )
+    paths = ensemble.problem.graph.paths
+    one, other = (patches_at(estimator, simulators, paths, [halves[h].x for halves in data]) for h in (0, 1))
     before, after = ensemble.evaluator(one), ensemble.evaluator(other)
     layer = ensemble.problem.graph.layer.tolist()
     moved = [before.largest_change(after, layer[s], halves[0].x) for s, halves in enumerate(data)]  # [F, B] each
-    return float(torch.stack(moved).amax((0, 1)).mean()), float(sup_distance(one, other).amax(1).mean())
+    return float(torch.stack(moved).amax((0, 1)).mean()), float(one.distance(other).amax(1).mean())
 
 
 def check_separation(exploration: Exploration, D_hat: Densities, settings: DiagnosticSettings) -> Finding:

@@ -193,8 +193,7 @@ def _patches(simulators: Guard, graph: StateGraph, estimator: DensityEstimator, 
     if len(_draws(simulators, wanted)) > 1:
         return Patches.of(_densities(simulators, graph, estimator, wanted, seed), estimator.grid)
     drawn = readings(simulators, graph, wanted, seed.child("density", 0))
-    with _by_name(simulators, graph.paths):
-        return estimator.patches(drawn)
+    return patches_at(estimator, simulators, graph.paths, drawn)
 
 
 def _halves(
@@ -232,6 +231,14 @@ def densities_at(
     """
     with _by_name(simulators, paths):
         return estimator.of_states(samples)
+
+
+def patches_at(
+    estimator: DensityEstimator, simulators: Guard, paths: Sequence[Path], samples: Sequence[Tensor]
+) -> Patches:
+    """`densities_at`, kept only where they are not 0."""
+    with _by_name(simulators, paths):
+        return estimator.patches(samples)
 
 
 def density_at(estimator: DensityEstimator, simulators: Guard, path: Path, x: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from s2r_torch.assurance.diagnostics import rough_readings
 from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.comparators.contract import COMPARATORS
 from s2r_torch.coverage import edge_cover, passes, path_cover, typical
@@ -251,7 +252,8 @@ class _Counting:
         sizes = self.settings.diagnostics
         decisions = self._decisions(2 * (sizes.n // 2)) + self._decisions(max(1, sizes.n // 4)) * 2
         yield Part("diagnose", "diagnose", sizes.simulators, self._readings(self.settings.budget.n_dist) + decisions)
-        yield Part("diagnose", "diagnose", min(sizes.few, sizes.simulators), self._readings(sizes.n_rough))
+        rough = self._readings(rough_readings(self.graph, sizes.n_rough))
+        yield Part("diagnose", "diagnose", min(sizes.few, sizes.simulators), rough)
 
     def _certifying(self) -> Iterator[Part]:
         sizes = self.settings.certificate

@@ -9,7 +9,7 @@ import torch
 from support.exact_class import Exact
 from support.worlds import Tabular, class_of, estimator_of, layered, random_class
 
-from s2r_torch.assurance.diagnostics import _ever_wider, _movement, check_smoothness, diagnose
+from s2r_torch.assurance.diagnostics import _ever_wider, _movement, check_smoothness, diagnose, rough_readings
 from s2r_torch.assurance.differences import _difference, _optimal_values, _verdict, in_halves
 from s2r_torch.assurance.findings import DiagnosticSettings
 from s2r_torch.coverage import path_cover
@@ -162,6 +162,16 @@ def test_densities_with_jumps_and_kinks_are_reported(kind, verdict, low, high):
     guard, ensemble = world.guard(THETA[:4]), true_class(world)
     a3 = check_smoothness(guard, ensemble, estimator_of(world), DiagnosticSettings(n_rough=40_000), Seed.root(0))
     assert a3.verdict == verdict and low < a3.numbers["order"] < high
+
+
+@pytest.mark.parametrize(("below", "looked_at"), [(1, 2), (127, 128), (128, 65), (1088, 121)])
+def test_of_many_states_some_all_over_the_graph_are_looked_at(below, looked_at):
+    """A start, and so many states below it."""
+    graph, _ = layered([[[*range(below)]]], below)
+    needs = rough_readings(graph, 7)
+    at = needs.nonzero().flatten()
+    assert len(needs) == 1 + below and needs[at].tolist() == [7] * looked_at
+    assert len({*at.diff().tolist()}) == 1 and int(at[0]) == 0 and below - int(at[-1]) < int(at[1])
 
 
 def test_few_observations_do_not_show_smoothness():
