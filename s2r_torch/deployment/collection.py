@@ -7,6 +7,7 @@ sequences they followed, the readings that Deploy wants.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -42,13 +43,17 @@ class Collection:
         places += [(s, cover[i]) for s, i in passages(graph, cover)]
         steps = [int(graph.layer[s]) for s, _ in places]
         picked, taken = [], torch.zeros_like(states, dtype=torch.bool)
+        shows = {path: recording.shows(path) for path in cover}
         for step, (_, path) in zip(steps, places, strict=True):
-            rows = (recording.follows(path[:step]) & ~taken[:, step]).nonzero().flatten()[:n]
+            rows = ((shows[path] >= step) & ~taken[:, step]).nonzero().flatten()[:n]
             taken[rows, step] = True
             picked.append(rows)
+        lenders = defaultdict(list)
+        for j in range(xi, len(places)):
+            lenders[places[j][0]].append(j)
         for state in range(xi):
             others = ((states[:, steps[state]] == state) & ~taken[:, steps[state]]).nonzero().flatten()
-            again = [j for j in range(xi, len(places)) if places[j][0] == state]
+            again = lenders[state]
             more = torch.cat([others, *(picked[j] for j in again)])[: n - len(picked[state])]
             picked[state] = torch.cat([picked[state], more])
             for j in again:

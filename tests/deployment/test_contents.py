@@ -14,7 +14,7 @@ from s2r_torch.deployment.recording.causes import off_range
 from s2r_torch.deployment.recording.contents import DRIFT, examine
 from s2r_torch.deployment.recording.copies import near_copies
 from s2r_torch.deployment.recording.episodes import Recording
-from s2r_torch.deployment.recording.evidence import Contents
+from s2r_torch.deployment.recording.evidence import Contents, by_state
 from s2r_torch.errors import ObservationError, RecordingError
 from s2r_torch.families import make_family
 
@@ -34,6 +34,13 @@ def good_log(seed: int = 7, n: int = N, dtype=torch.float64) -> Recording:
     recording = Recording.joined(parts)
     lines = torch.arange(2, 2 + recording.x.shape[0] * GRAPH.horizon).reshape(-1, GRAPH.horizon)
     return replace(recording, places=lines)
+
+
+def test_states_are_found_in_the_order_of_episodes():
+    states = np.random.default_rng(0).integers(-1, 5, size=(30, 4))
+    listed = {s: rows.tolist() for s, rows in by_state(states)}
+    flat = states.ravel().tolist()
+    assert listed == {s: [i for i, other in enumerate(flat) if other == s] for s in range(5)}
 
 
 def found(recording: Recording, allow_constant: bool = False):

@@ -33,6 +33,19 @@ def test_interrupted_episodes_count_as_far_as_they_went():
     assert int(cut.counts(GRAPH).sum()) == 11 and int(cut.counts(GRAPH)[0]) == 5
 
 
+def test_how_far_episodes_show_a_path():
+    """As counted step by step; some were interrupted."""
+    paths = random_paths(40)
+    recording = record(paths)
+    cut = Recording(recording.actions, recording.x, torch.arange(40) % GRAPH.horizon + 1)
+    for wanted in (tuple(paths[0]), tuple(paths[7][:2]), ()):
+        for path, length, shown in zip(paths, cut.length.tolist(), cut.shows(wanted).tolist(), strict=True):
+            alike = 0
+            while alike < min(len(wanted), length - 1) and path[alike] == wanted[alike]:
+                alike += 1
+            assert shown == alike
+
+
 def test_actions_beyond_the_end_say_nothing():
     recording = record(random_paths(1))
     odd = Recording(torch.full_like(recording.actions, 99), recording.x, torch.tensor([1]))

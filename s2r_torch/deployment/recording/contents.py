@@ -37,6 +37,7 @@ from s2r_torch.deployment.recording.evidence import (
     ROUNDED,
     Contents,
     Finding,
+    by_state,
     more_than_chance,
     smallest_gap,
 )
@@ -279,9 +280,9 @@ def shifted(contents: Contents, graph: StateGraph) -> list[Finding]:
 
 def _spread(states: np.ndarray, x: np.ndarray) -> float:
     """Mean squared distance of readings [N, h, d] from the mean of their state, in units of the sensors' variances."""
-    scale = x.reshape(-1, x.shape[-1]).var(0)
-    total = np.zeros(x.shape[-1])
-    for s in np.unique(states):
-        rows = x[states == s]
+    x = x.reshape(-1, x.shape[-1])
+    scale, total = x.var(0), np.zeros(x.shape[-1])
+    for _, here in by_state(states):
+        rows = x[here]
         total += len(rows) / max(1, len(rows) - 1) * ((rows - rows.mean(0)) ** 2).sum(0)
     return float((total / np.where(scale > 0, scale, 1)).sum() / states.size)

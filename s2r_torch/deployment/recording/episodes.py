@@ -190,8 +190,12 @@ class Recording:
 
     def follows(self, path: Path) -> Tensor:
         """Which episodes begin with these actions and show what comes after them: `[N]` bool."""
-        actions = torch.tensor(path, dtype=torch.int64)
-        return (self.actions[:, : len(path)] == actions).all(1) & (self.length > len(path))
+        return self.shows(path) >= len(path)
+
+    def shows(self, path: Path) -> Tensor:
+        """How many of these actions each episode begins with, as far as it shows what comes after them: `[N]` int64."""
+        same = self.actions[:, : len(path)] == torch.tensor(path, dtype=torch.int64)
+        return torch.minimum(same.long().cumprod(1).sum(1), self.length - 1)
 
     def samples(self, graph: StateGraph, most: int | Tensor | None = None) -> list[Tensor]:
         """Every state's readings `[..., n_s, d]` in the order of the episodes, the first `most` (or `[xi]`) of them."""

@@ -55,18 +55,25 @@ class Contents:
         values = np.ones(len(names))
         for j in range(len(names)):
             gap = smallest_gap(x[..., j])
-            per_state = [possible(x[states == s, j], gap) for s in np.unique(states[states >= 0])]
-            values[j] = max(1.0, min(per_state))
+            column = x[..., j].ravel()
+            values[j] = max(1.0, min(possible(column[rows], gap) for _, rows in by_state(states)))
         return Contents(recording, names, states, x, values)
 
     def readings(self) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
         """(state, episodes [n], steps [n], x [n, d]) in the order of the episodes."""
-        for s in np.unique(self.states[self.states >= 0]).tolist():
-            i, step = np.nonzero(self.states == s)
+        for s, rows in by_state(self.states):
+            i, step = np.divmod(rows, self.states.shape[1])
             yield s, i, step, self.x[i, step]
 
     def at(self, i: int, step: int) -> str:
         return self.recording.at(int(i), int(step))
+
+
+def by_state(states: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """(state, where it is in the flattened array, in order) of all states in it but -1."""
+    order = np.argsort(states, axis=None, kind="stable")
+    found, first = np.unique(states.ravel()[order], return_index=True)
+    yield from ((s, rows) for s, rows in zip(found.tolist(), np.split(order, first[1:]), strict=True) if s >= 0)
 
 
 def possible(x: np.ndarray, gap: float) -> float:
