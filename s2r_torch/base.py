@@ -9,6 +9,7 @@ Shape legend, used in every docstring:
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from torch import Tensor
 
 from s2r_torch.errors import GraphMismatchError, ObservationError, SettingError
 from s2r_torch.text import printable
+
+LONG = 16  # actions, from which a path is told in runs
 
 Path = tuple[int, ...]
 
@@ -332,8 +335,25 @@ def spelt(actions: Path) -> str:
 
 
 def after(path: Path) -> str:
-    """Where an action path leads, in words: "at the start", "after actions 0 1"."""
-    return f"after actions {spelt(path)}" if path else "at the start"
+    """Where an action path leads, in words: "at the start", "after actions 0 1"; a long one in runs of one action."""
+    if not path:
+        return "at the start"
+    return f"after actions {', '.join(_runs(path)) if len(path) > LONG else spelt(path)}"
+
+
+def told(path: Path) -> str:
+    """An action path as messages name it: "(0, 1)"; a long one in runs of one action.
+
+    >>> told((0, 1)), told((0,) * 20 + (1, 0, 0))
+    ('(0, 1)', '(20 times 0, 1, 2 times 0)')
+    """
+    return f"({', '.join(_runs(path))})" if len(path) > LONG else str(path)
+
+
+def _runs(path: Path) -> list[str]:
+    """Actions, and how often each is taken in a row."""
+    runs = [(a, len(list(same))) for a, same in itertools.groupby(path)]
+    return [f"{count} times {a}" if count > 1 else str(a) for a, count in runs]
 
 
 def unmasked(x: object) -> np.ndarray:

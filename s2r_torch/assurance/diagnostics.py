@@ -29,7 +29,7 @@ from s2r_torch.assurance.findings import (
     DiagnosticSettings,
     Finding,
 )
-from s2r_torch.base import StateGraph
+from s2r_torch.base import StateGraph, told
 from s2r_torch.density.bands import sup_band
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
 from s2r_torch.density.grid import DensityGrid
@@ -122,7 +122,7 @@ def check_smoothness(
         text = f"{settings.n_rough} observations do not show how smooth densities are; the kernel assumes {assumed:g}"
         return Finding("A3", SILENT, text, {"order": math.inf, "states": 0.0})
     s = min(orders, key=lambda state: orders[state])
-    where = f"the density at path {ensemble.problem.graph.paths[s]}"
+    where = f"the density at path {told(ensemble.problem.graph.paths[s])}"
     text = f"{where} looks smooth of order {orders[s]:.2g}; the kernel assumes {assumed:g}"
     smooth = DOUBTFUL if orders[s] < settings.least_share * assumed else PLAUSIBLE
     verdict = VIOLATED if orders[s] <= settings.least_order else smooth

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.assurance.findings import DOUBTFUL, PLAUSIBLE, SILENT, VIOLATED, DiagnosticSettings, Finding
+from s2r_torch.base import told
 from s2r_torch.density.patches import Densities
 from s2r_torch.episodes import Guard, Transitions
 from s2r_torch.learning.calibration import bellman_table
@@ -50,7 +51,8 @@ def check_reactiveness(
     if not seen:
         return Finding("A1", PLAUSIBLE, "no two states of a layer show the same readings", {"pairs": 0.0})
     verdict, (s, t) = _verdict(seen, settings)
-    where, numbers = f"paths {graph.paths[s]} and {graph.paths[t]}", _numbers(seen, (s, t), "disagreement")
+    where = f"paths {told(graph.paths[s])} and {told(graph.paths[t])}"
+    numbers = _numbers(seen, (s, t), "disagreement")
     text = f"of {len(seen)} pairs of states that overlap, Q* differs most between {where}: by {_said(seen, (s, t))}"
     return Finding("A1", verdict, text, {"pairs": float(len(seen)), **numbers, "state": float(s), "other": float(t)})
 
@@ -87,7 +89,8 @@ def check_realizability(
         text = f"{settings.n} readings of a state are nowhere dense enough to tell an error from noise"
         return Finding("A2", SILENT, text, {})
     verdict, s = _verdict(seen, settings)
-    text = f"the best of {ensemble.size} members errs most beyond noise at path {graph.paths[s]}: by {_said(seen, s)}"
+    where = f"path {told(graph.paths[s])}"
+    text = f"the best of {ensemble.size} members errs most beyond noise at {where}: by {_said(seen, s)}"
     return Finding("A2", verdict, text, {**_numbers(seen, s, "error"), "state": float(s)})
 
 

@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from s2r_torch.base import StateGraph
+from s2r_torch.base import StateGraph, told
 from s2r_torch.density.patches import Densities
 from s2r_torch.episodes import Guard
 from s2r_torch.errors import RealizabilityError, SettingError
@@ -263,8 +263,8 @@ def _emptied(state: int, risks: Tensor, threshold: float, entry: Tensor, judges:
         excess = (alive - alive.min(0).values).amax(1).min()
         raise RealizabilityError(
             expected=f"a predictor within {threshold:.3g} of the least Bellman risk on every simulator",
-            got=f"none of {int(entry.sum())} at state {state} (path {judges.graph.paths[state]}); the best misses by "
-            f"{float(excess):.3g} on its worst simulator",
+            got=f"none of {int(entry.sum())} at state {state} (path {told(judges.graph.paths[state])}); the best "
+            f"misses by {float(excess):.3g} on its worst simulator",
             cause="a trained class never holds f*: use rule=calibrated, raise b_bar, or set on_empty=best",
         )
     best = int(torch.where(entry, risks.mean(1), torch.inf).nan_to_num(torch.inf).argmin())

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, StateGraph
+from s2r_torch.base import Path, StateGraph, told
 from s2r_torch.density.bands import sup_band
 from s2r_torch.density.difference import in_parts, pooled_difference
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
@@ -246,7 +246,7 @@ class _Search:
         height = float(seen.D.amax(-1).median())
         nearest, distance = self._nearest(seen)
         z = math.inf if nearest is None else pooled_difference(seen.parts, nearest.seen.parts)
-        if nearest is not None and self._same(seen.path, nearest, distance, height, z):
+        if nearest is not None and self._same(seen, nearest, distance, height, z):
             self._require_alike(seen, nearest)
             state, merged = nearest, True
         else:
@@ -262,12 +262,12 @@ class _Search:
             return None, math.inf
         return self.layer[distances.index(min(distances))], min(distances)
 
-    def _same(self, path: Path, nearest: _State, distance: float, height: float, z: float) -> bool:
+    def _same(self, seen: _Seen, nearest: _State, distance: float, height: float, z: float) -> bool:
         """Whether that distance means the same state; raises AmbiguousMergeError where it does not tell."""
         noise, margin = nearest.noise, self.merge.margin
         threshold = self.merge.threshold(noise, height)
         same, different = (1 - margin) * threshold, (1 + margin) * threshold
-        names = f"paths {path} and {nearest.seen.path}"
+        names = f"paths {told(seen.path)} and {told(nearest.seen.path)}"
         if same < distance < different:
             expected = f"{names} at a distance below {same:.3g} (same state) or above {different:.3g} (different ones)"
         elif distance <= same and different > height:
@@ -280,8 +280,18 @@ class _Search:
             expected=expected,
             got=f"a median distance of {distance:.3g} over {len(self.deciders)} simulators, where densities are "
             f"{height:.3g} high and two estimates of one density differ by up to {noise:.3g}; pooled, z = {z:.1f}",
-            cause="too much noise: raise n_merge (it falls like its square root); or states so alike that only a "
-            "declared zeta can say whether they are one",
+            cause=self._why_ambiguous(seen, nearest, threshold),
+        )
+
+    def _why_ambiguous(self, seen: _Seen, nearest: _State, threshold: float) -> str:
+        """The likely cause: some simulators are sure that it is one state and others that it is not, or none is."""
+        each = sup_distance(seen.D, nearest.seen.D)  # [deciders]
+        same, different = int((each < threshold / 2).sum()), int((each > 2 * threshold).sum())
+        if min(same, different) >= len(each) / 4:
+            return f"theta changes where actions lead: one state in {same} simulators, two in {different}"
+        return (
+            "too much noise: raise n_merge (it falls like its square root); or states so alike that only a declared "
+            "zeta can say whether they are one"
         )
 
     def _require_alike(self, seen: _Seen, state: _State) -> None:
@@ -297,8 +307,8 @@ class _Search:
         raise ExplorationError(
             expected=f"a grid that tells states apart: {wanted} nodes on axis {j} ({name})",
             got=f"{grid.shape[j]} nodes, {grid.spacing[j]:.3g} apart, and a bandwidth of "
-            f"{self.estimator.bandwidth[j]:.3g}: paths {seen.path} and {state.seen.path} look alike, though their "
-            f"readings lie {apart:.3g} apart and each is spread over {spread:.3g}",
+            f"{self.estimator.bandwidth[j]:.3g}: paths {told(seen.path)} and {told(state.seen.path)} look alike, "
+            f"though their readings lie {apart:.3g} apart and each is spread over {spread:.3g}",
             cause="an observation box much wider than what the sensor reads, or too few nodes",
         )
 
@@ -307,7 +317,7 @@ class _Search:
         if len(self.layer) >= spec.max_states_per_layer:
             raise ExplorationError(
                 expected=f"at most S = {spec.max_states_per_layer} states in layer {len(path)}",
-                got=f"one more, at the end of path {path}",
+                got=f"one more, at the end of path {told(path)}",
                 cause="max_states_per_layer is too small, or n_merge is: paths to the same state do not merge",
             )
         generator = self.seed.child("band", path).generator()

@@ -10,13 +10,14 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from torch import Tensor
 
-from s2r_torch.base import StateGraph
+from s2r_torch.base import Path, StateGraph, told
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.patches import Densities, dense
 from s2r_torch.learning.exploration import Exploration
 from s2r_torch.reports.style import new_figure, some_steps
 
 NEW, MERGED = "#c8553d", "#1b6ca8"  # arrows and points of paths to new states, and of merged ones
+MOST_STEPS = 17  # that have a label
 MOST_LABELS = 40  # arrows that are all labelled; beyond, only those to new states
 HALO = [withStroke(linewidth=2, foreground="white")]
 
@@ -83,7 +84,8 @@ def draw_graph(axes: Axes, exploration: Exploration) -> None:
         axes.text(x, y, str(s), ha="center", va="center", fontsize=8, bbox=circle, zorder=3)
     half = max(max(abs(y) for _, y in place), 0.5) + 0.6
     axes.set(xlim=(-0.5, graph.horizon - 0.5), ylim=(-half, half), yticks=[])
-    axes.set_xticks(range(graph.horizon), [f"step {h}" for h in range(graph.horizon)])
+    steps = range(0, graph.horizon, -(-graph.horizon // MOST_STEPS))
+    axes.set_xticks(steps, [f"step {h}" for h in steps])
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     merged = sum(visit.merged for visit in exploration.visits)
@@ -190,8 +192,8 @@ def _why_merged(exploration: Exploration) -> str:
     return f"{rule}\nHere no two paths met."
 
 
-def _words(path: tuple[int, ...]) -> str:
-    return ", ".join(map(str, path))
+def _words(path: Path) -> str:
+    return told(path).strip("(),")
 
 
 def _density_title(b: int, grid: DensityGrid) -> str:

@@ -19,7 +19,7 @@ from s2r_torch.assurance.appraisal import appraise as appraise_policy
 from s2r_torch.assurance.certify import certify as certify_policy
 from s2r_torch.assurance.diagnostics import diagnose as diagnose_assumptions
 from s2r_torch.assurance.rehearsal import make_reference, rehearse
-from s2r_torch.base import PredictorGroup
+from s2r_torch.base import PredictorGroup, told
 from s2r_torch.comparators.contract import COMPARATORS, Known, Worlds, fitted_learner
 from s2r_torch.comparators.open_loop import best_action_list
 from s2r_torch.coverage import path_cover
@@ -99,7 +99,7 @@ def explore(context: Context) -> Explored:
     def on_visit(visit: exploration.Visit) -> None:
         nonlocal visited
         visited += 1
-        progress.advance(visited, f"path {visit.path}: {'state' if visit.merged else 'new state'} {visit.state}")
+        progress.advance(visited, f"path {told(visit.path)}: {'state' if visit.merged else 'new state'} {visit.state}")
 
     found = exploration.explore(simulators, estimator, merge, n_dist, context.seed.child("explore"), on_visit)
     progress.say(f"{found.graph.num_states} states, {found.graph.states_per_layer} per layer")

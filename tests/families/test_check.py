@@ -414,9 +414,11 @@ def test_states_are_explored_where_nobody_knows_them():
     assert "w decides what pays" in hidden["what pays shows"][0].cause
 
 
-def test_dynamics_that_theta_changes_are_found_without_a_truth():
+@pytest.mark.parametrize("seed", range(12))
+def test_dynamics_that_theta_changes_are_found_without_a_truth(seed):
+    """Whether most of the simulators merge two states, or few do, or half of them."""
     liar = type("Liar", (LaneSimulators,), {"moved": by_theta})
-    report = check_for_a_run(Lane(simulated=liar, truthful=False))
+    report = check_for_a_run(Lane(simulated=liar, truthful=False), seed)
     assert any("theta changes where actions lead" in f.cause for f in report.findings), report.lines()
 
 

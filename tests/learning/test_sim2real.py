@@ -15,6 +15,7 @@ from s2r_torch.errors import GraphMismatchError, SettingError
 from s2r_torch.learning.elimination import Elimination, Judges
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.learning.sim2real import METHODS, Trial, gather_judges, method_named, sim2real, sim2real_by_sweep
+from s2r_torch.learning.walks import walks_of
 from s2r_torch.rng import Seed
 from s2r_torch.tours import decision_tour
 
@@ -87,11 +88,11 @@ def test_line_by_line_what_is_drawn():
     budget, outcome = setup.trial.budget, sim2real(setup.sample, setup.ensemble, setup.trial)
     assert setup.sizes == [budget.num_simulators]
     B, xi = budget.num_simulators, setup.world.graph.num_states
-    visits, calls = len(outcome.exploration.visits), len(outcome.choice.knowledge.history)
+    walks, calls = len(walks_of(setup.world.graph)), len(outcome.choice.knowledge.history)
     assert calls == xi  # all disagree, so Consensus is asked once per state but the first, and is never True
     counts = dict(setup.ledger.counts)
     w, half = len(path_cover(setup.world.graph)), len(decision_tour(setup.world.graph))
-    assert counts.pop("explore") == visits * budget.n_merge * 2 + w * budget.n_dist * B
+    assert counts.pop("explore") == walks * budget.n_merge * 2 + w * budget.n_dist * B
     assert counts.pop("rollout") == len(outcome.choice.rounds) * budget.n_rollouts * B
     assert counts.pop("eliminate") == B * (half * budget.n_train // 2 + w * budget.n_test)
     assert counts == {}

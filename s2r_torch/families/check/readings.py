@@ -6,6 +6,7 @@ import scipy
 import torch
 from torch import Tensor
 
+from s2r_torch.base import told
 from s2r_torch.density.nodes import nodes_for
 from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.families.check.probe import Probe, named, run
@@ -134,9 +135,8 @@ def check_independence(probe: Probe) -> list[Finding]:
         path = tuple(actions.tolist())
         if min(drift) < SURELY:
             h = drift.index(min(drift))
-            found = (
-                f"readings at step {h} of actions {path} depend on those of the episode before (p = {min(drift):.1g})"
-            )
+            where, p = f"step {h} of actions {told(path)}", min(drift)
+            found = f"readings at {where} depend on those of the episode before (p = {p:.1g})"
             cause = "a state or a noise that outlives reset (drift)"
             findings.append(Finding(checked, REFUSED, found, cause, "start every episode afresh"))
             break
@@ -152,7 +152,7 @@ def _dependent(checked: str, path: tuple[int, ...], h: int, p: float) -> Finding
     return Finding(
         checked,
         REFUSED,
-        f"the readings at steps {h} and {h + 1} of actions {path} depend on each other (p = {p:.1g})",
+        f"the readings at steps {h} and {h + 1} of actions {told(path)} depend on each other (p = {p:.1g})",
         "a random start: the same actions then lead to different states, and no path has a density of its own"
         if start
         else f"random dynamics (after {h} actions), or sensor noise that lasts over steps",

@@ -8,7 +8,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, StateGraph
+from s2r_torch.base import Path, StateGraph, told
 from s2r_torch.coverage import Edge, edge_cover, edges_of
 from s2r_torch.density.bands import sup_band
 from s2r_torch.density.bandwidth import pilot_scale, reference_bandwidth
@@ -28,7 +28,6 @@ Z, SUSPECTS = 6.0, 16  # standard errors; means beyond them that are looked at a
 TOLERANCE = 0.06  # standard deviations of a mean, share of a variance, units of reward: what is not worth a word
 DECLARED = 0.5 * 0.75  # of a declared separation, that noise must stay below
 SURELY, ALIKE = 1e-9, 1e-3  # p-values
-CLEARLY = 4.0  # noises, by which states differ where theta lets them
 AT_ONCE = 2**24  # numbers of densities that are compared at once
 N_MERGE, ROOM = 250, 1.5 * 1.25  # readings that decide merges, and what they ask of a distance, in units of noise
 
@@ -103,7 +102,7 @@ def _other_readings(probe: Probe, path: Path, j: int, what: str, values: Tensor)
     return Finding(
         "truth",
         REFUSED,
-        f"the {what} of {probe.spec.obs_names[j]} after actions {path} is off by {size}",
+        f"the {what} of {probe.spec.obs_names[j]} after actions {told(path)} is off by {size}",
         f"in {unlike} of {len(values)} simulators only: theta changes where actions lead"
         if some
         else "`quadrature` and `read` are two sensors, or the state graph is wrong",
@@ -181,7 +180,7 @@ def _other_ways(probe: Probe, graph: StateGraph, x: Tensor) -> list[Finding]:
         Finding(
             checked,
             REFUSED,
-            f"actions {path} and {graph.paths[state]} should lead to one state, and show other readings in "
+            f"actions {told(path)} and {told(graph.paths[state])} should lead to one state, and show other readings in "
             f"{named(probe.few.ids, wrong)}" + (f" of {len(p)}" if some else ""),
             "theta changes where actions lead" if some else "`latent` or the truth merges different states",
             "dynamics that all theta share; theta may change readings and rewards only",
@@ -212,7 +211,8 @@ def _closeness(probe: Probe, graph: StateGraph, x: Tensor, ids: tuple[int, ...])
     estimator = _estimator(spec, x)
     D = estimator(x)  # [B, xi, G]
     some = torch.tensor(pairs).T.split(max(1, AT_ONCE // D[:, 0].numel()), dim=1)
-    distance = torch.cat([sup_distance(D[:, first], D[:, second]).median(0).values for first, second in some])
+    apart = torch.cat([sup_distance(D[:, first], D[:, second]) for first, second in some], 1)  # [B, pairs]
+    distance = apart.median(0).values
     worst = int(distance.argmin())
     s, t = pairs[worst]
     few = x[:4, [s, t]].flatten(0, 1)
@@ -221,14 +221,17 @@ def _closeness(probe: Probe, graph: StateGraph, x: Tensor, ids: tuple[int, ...])
     )
     least = float(distance[worst])
     p = ks_p_values(x[:, s], x[:, t])
-    where = f"after actions {graph.paths[s]} and {graph.paths[t]}"
+    where = f"after actions {told(graph.paths[s])} and {told(graph.paths[t])}"
     together = float(scipy.special.chdtrc(2 * len(p), -2 * float(p.clamp(min=1e-300).log().sum())))  # Fisher
     if together > ALIKE:
         found = f"states {where} show the same readings (p = {together:.2g} over {len(p)} simulators)"
         return [Finding(checked, REFUSED, found, *_why_alike(probe, graph, s, t))]
-    alike = (p > ALIKE).nonzero().flatten()
-    if len(alike) and least > CLEARLY * noise:
-        found = f"states {where} show the same readings in {named(ids, alike)} of {len(p)}, other ones in the rest"
+    s, t = pairs[int((apart <= noise).sum(0).argmax())]
+    p = ks_p_values(x[:, s], x[:, t])
+    alike = p > ALIKE
+    if bool(alike.any()) and bool((p[~alike] < SURELY).all()):
+        found = f"states after actions {told(graph.paths[s])} and {told(graph.paths[t])} show the same readings in "
+        found += f"{named(ids, alike.nonzero().flatten())} of {len(p)}, clearly other ones in the rest"
         cause = "theta changes where actions lead, or states that only some theta tell apart (Assumption 5)"
         return [Finding(checked, NOTE, found, cause, "dynamics that all theta share")]
     if least <= 0:
