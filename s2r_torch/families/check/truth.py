@@ -229,7 +229,7 @@ def _closeness(probe: Probe, graph: StateGraph, x: Tensor, ids: tuple[int, ...])
     s, t = pairs[int((apart <= noise).sum(0).argmax())]
     p = ks_p_values(x[:, s], x[:, t])
     alike = p > ALIKE
-    if bool(alike.any()) and bool((p[~alike] < SURELY).all()):
+    if 0 < int(alike.sum()) < len(p) and bool((p[~alike] < SURELY).all()):
         found = f"states after actions {told(graph.paths[s])} and {told(graph.paths[t])} show the same readings in "
         found += f"{named(ids, alike.nonzero().flatten())} of {len(p)}, clearly other ones in the rest"
         cause = "theta changes where actions lead, or states that only some theta tell apart (Assumption 5)"
