@@ -56,13 +56,13 @@ def test_a_rehearsal_takes_every_reading_that_deploy_takes(monkeypatch):
     asked = []
     theta = family.prior(2, torch.Generator().manual_seed(0))
     guard = Guard(family.simulators(theta, range(2)), Ledger(), "test")
-    estimate = DensityEstimator.of_states
+    estimate = DensityEstimator.patches
 
     def spied(self, samples):
         asked.extend(x.shape[-2] for x in samples)
         return estimate(self, samples)
 
-    monkeypatch.setattr(DensityEstimator, "of_states", spied)
+    monkeypatch.setattr(DensityEstimator, "patches", spied)
     rehearse(policy, guard, 1, Seed.root(0))
     rehearsed = asked[: family.graph.num_states]
     deployed = deploy(policy, family.world(theta[0], torch.Generator().manual_seed(1)), refuse=False)

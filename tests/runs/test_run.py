@@ -22,6 +22,7 @@ from s2r_torch.errors import FolderError, SettingError
 from s2r_torch.families import make_family
 from s2r_torch.families.exact import optimal, policy_values
 from s2r_torch.families.grid import Grid
+from s2r_torch.learning.walks import walks_of
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.training import work
 from s2r_torch.progress import Silent
@@ -166,13 +167,13 @@ def single_state() -> StateGraph:
 
 
 def test_every_episode_is_counted(finished):
-    """explore: a pilot, deciders x n_merge per path, simulators x n_dist along a cover of 3; judges explore again.
+    """explore: a pilot, deciders x n_merge per sequence that finds the graph, simulators x n_dist along a cover of 3;
+    judges explore again.
 
     Every action of every state is walked along 6 sequences, n / 2 times for n decisions.
     """
-    judged = finished.learned.outcome.exploration
-    visits, counts = len(finished.explored.exploration.visits) + len(judged.visits), finished.episodes
-    assert counts["explore"] == 24 * 500 + visits * 4 * 250 + (24 + 4) * 3 * 100
+    walks, counts = len(walks_of(finished.explored.exploration.graph)), finished.episodes
+    assert counts["explore"] == 24 * 500 + 2 * walks * 4 * 250 + (24 + 4) * 3 * 100
     assert counts["train"] == 24 * 6 * 16 // 2 + 24 * (3 + 10 + 30) * 3  # and of densities of few
     # decisions, densities, rollouts; and those of what is blind, and of the list beside it
     assert counts["calibrate"] == 4 * (6 * 50 // 2 + 3 * 100 + 2 + 2 * 50)

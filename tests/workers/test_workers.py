@@ -251,7 +251,9 @@ def test_a_layer_of_paths_is_shared_and_the_graph_is_the_same(two):
     (here, counted, seen), (there, also_counted, also_seen) = found.values()
     assert torch.equal(dense(here.D_hat), dense(there.D_hat)) and here.graph.paths == there.graph.paths
     assert here.visits == there.visits and seen == also_seen and vars(counted) == vars(also_counted)
-    assert counting.payloads == [1, 1, 1, 2, 1, 2]  # of 1, 2, 4, 6 and 4 paths, and of 20 simulators
+    begun = [1, 1, 1, 1, 1]  # sequences of actions: at most 4 in a layer
+    looked_at = [1, 1, 1, 2, 1]  # 1, 2, 4, 6 and 4 ends
+    assert counting.payloads == [payload for layer in zip(begun, looked_at, strict=True) for payload in layer] + [2]  # simulators
 
 
 class GridByHand(Grid):
