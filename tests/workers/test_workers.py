@@ -253,7 +253,8 @@ def test_a_layer_of_paths_is_shared_and_the_graph_is_the_same(two):
     assert here.visits == there.visits and seen == also_seen and vars(counted) == vars(also_counted)
     begun = [1, 1, 1, 1, 1]  # sequences of actions: at most 4 in a layer
     looked_at = [1, 1, 1, 2, 1]  # 1, 2, 4, 6 and 4 ends
-    assert counting.payloads == [payload for layer in zip(begun, looked_at, strict=True) for payload in layer] + [2]  # simulators
+    layers = [payloads for layer in zip(begun, looked_at, strict=True) for payloads in layer]
+    assert counting.payloads == [*layers, 2]  # and 20 simulators
 
 
 class GridByHand(Grid):

@@ -252,8 +252,8 @@ def _why_alike(probe: Probe, graph: StateGraph, s: int, t: int) -> tuple[str, st
     if isinstance(family, ReplayFamily) and family.known_graph() is not None:
         over = family.ended_states()[[s, t]].tolist()
         if over[0] != over[1]:
-            ended = graph.paths[s if over[0] else t]
-            cause = f"the episode has ended after {told(ended)}, stays where it is, and its readings do not show the end"
+            ended = told(graph.paths[s if over[0] else t])
+            cause = f"the episode has ended after {ended}, stays where it is, and its readings do not show the end"
             return cause, "a state of its own for the end, which the sensor shows (a number of `latent` that it reads)"
     cause = "the sensor does not see what tells them apart (Assumption 5)"
     return cause, "another reading, or a sensor of another number of `latent`"
