@@ -6,12 +6,12 @@ This is the only module that imports joblib.
 from __future__ import annotations
 
 import os
+import threading
 import time
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from threading import Thread
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from s2r_torch.workers.engines import LOSSES, Made, Task, Tell, died, unheard
 from s2r_torch.workers.parcels import Parcel, do, pack, unpack
 
 SHARED = "256K"  # arrays from this size on are shared, not copied
+MANAGER = "ExecutorManagerThread"  # joblib's, which hands on tasks
 LOOKS = 1.0  # seconds between two looks of a worker at whether its parent is alive
 
 
@@ -56,7 +57,8 @@ class Processes:
     def close(self) -> None:
         """Ends the processes, in the middle of a task too."""
         executor = get_reusable_executor(reuse=True)  # as it is: for other settings it would wait for every task first
-        executor.shutdown(wait=True, kill_workers=True)
+        with _killing():
+            executor.shutdown(wait=True, kill_workers=True)
 
     def _answers(self, common: Any, parcels: Sequence[Any], at_once: int) -> Generator[Any, None, None]:
         """Packed answers, in order."""
@@ -88,7 +90,7 @@ def _end_with(parent: int) -> None:
             time.sleep(LOOKS)
         os._exit(1)
 
-    Thread(target=look, daemon=True).start()
+    threading.Thread(target=look, daemon=True).start()
 
 
 @contextmanager
@@ -97,6 +99,25 @@ def _let_go(answers: Generator[Any, None, None]) -> Iterator[Generator[Any, None
     try:
         yield answers
     finally:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _killing():
             warnings.filterwarnings("ignore", r"\d+ tasks ", UserWarning)
             answers.close()
+
+
+@contextmanager
+def _killing() -> Iterator[None]:
+    """While processes are killed, joblib's own thread may look for a task that is cancelled already, and say so.
+
+    Of joblib 1.6: it forgets what is pending, then reads the numbers that wait to be handed on.
+    """
+    hook = threading.excepthook
+
+    def without_that(failed: threading.ExceptHookArgs) -> None:
+        if not (failed.exc_type is KeyError and getattr(failed.thread, "name", "") == MANAGER):
+            hook(failed)
+
+    threading.excepthook = without_that
+    try:
+        yield
+    finally:
+        threading.excepthook = hook

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -32,7 +33,7 @@ from s2r_torch.runs.settings import RunSettings
 from s2r_torch.workers.choice import workers_of
 from s2r_torch.workers.engines import SERIAL, Made, Serial, unheard
 from s2r_torch.workers.parcels import pack, unpack
-from s2r_torch.workers.processes import Processes
+from s2r_torch.workers.processes import MANAGER, Processes, _killing
 from s2r_torch.workers.simulators import AT_ONCE, in_parts, map_simulators
 
 SEED, ROOT = Seed.root(0), Path(__file__).resolve().parents[2]
@@ -112,6 +113,24 @@ def test_the_first_failure_in_order_is_raised(two):
         assert [next(done) for _ in range(3)] == [0, 1, 2]
         with pytest.raises(SimulatorError, match="got 5; likely cause: a test"):
             next(done)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "told"), [(MANAGER, KeyError(17), 0), (MANAGER, OSError(), 1), ("x", KeyError(17), 1)]
+)
+def test_what_joblib_says_of_processes_that_are_killed_is_kept_back(name, error, told, monkeypatch):
+    """Its own thread's KeyError, and nothing else."""
+    heard = []
+    monkeypatch.setattr(threading, "excepthook", heard.append)
+
+    def fail():
+        raise error
+
+    with _killing():
+        thread = threading.Thread(target=fail, name=name)
+        thread.start()
+        thread.join()
+    assert len(heard) == told and threading.excepthook == heard.append
 
 
 def test_warnings_and_threads_are_those_of_this_process(two):
