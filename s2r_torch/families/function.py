@@ -58,7 +58,8 @@ class FunctionFamily(ReplayFamily):
         max_states_per_layer: S, an upper bound; None counts the states.
         bernoulli_rewards: pay reward_scale * Bernoulli(mean / reward_scale) instead of the mean itself; None does so
             where at most one step of an episode pays.
-        reward_scale: rewards are divided by it; None takes 1, or the largest total if that is above 1.
+        reward_scale: rewards are divided by it; None takes 1, or the largest total and a margin
+            where that is not in 1/2 .. 1.
         shared_dynamics: theta does not change where actions lead (checked on a sample).
         settings: keyword arguments (JSON values) that rebuild this family.
 

@@ -10,6 +10,7 @@ from s2r_torch.errors import ObservationError, RewardError, S2RError, SettingErr
 from s2r_torch.families import exact
 from s2r_torch.families.check import check_family
 from s2r_torch.families.function import BatchedFamily, FunctionFamily
+from s2r_torch.families.replay.proposals import propose_scale
 from s2r_torch.families.sensors import AffineSensor, uniform_prior
 from s2r_torch.rng import Seed
 
@@ -281,3 +282,23 @@ def test_an_end_that_readings_do_not_show():
     assert finding.cause.split("after (")[1].split(")")[0].endswith("2, 0") and "the end" in finding.write
     seen = AffineSensor(("x", "over"), offset=lambda theta: theta[:, [1, 1]], width=0.2)
     assert not check_family(rail(**given, sensor=seen), only=("one state graph for all",)).refused
+
+
+def test_small_rewards_are_scaled_up():
+    """Fares of at most 0.1, paid at random: undivided, their noise is ten times what is to be learned."""
+    small = rail(lambda t, p, a: (p + 2 * a - 1, 0.1 * t.w if p == 2 else 0.0))
+    assert small.bernoulli_rewards and 0.1 < small.spec.reward_scale < 0.115
+    _, runs = run(small)
+    assert set(runs.rewards.unique().tolist()) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize(("totals", "scale"), [([0.9, 0.2], 1.0), ([2.0], 2.1), ([0.1], 0.105), ([0.0], 1.0)])
+def test_the_scale_of_rewards_follows_from_their_largest_total(totals, scale):
+    assert propose_scale(torch.tensor(totals * 100, dtype=torch.float64)) == pytest.approx(scale)
+
+
+def test_hardly_any_theta_pays_more_than_the_scale():
+    """Totals of exponential tail, 256 of them, 200 times: of as many new ones as a run draws, hardly any is above."""
+    totals = torch.empty(200, 256 + 1500, dtype=torch.float64).exponential_(generator=Seed.root(0).generator())
+    above = [bool((row[256:] > propose_scale(10 * row[:256]) / 10).any()) for row in totals]
+    assert sum(above) <= 6  # 165 with a margin of 5 % of the largest

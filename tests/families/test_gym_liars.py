@@ -123,7 +123,8 @@ def test_an_honest_walk_pays_means_since_every_step_pays():
     family = make()
     guard = Guard(simulators(family), Ledger(), "test")
     episodes = rollout(guard, always(1), 3, Seed.root(0))
-    assert torch.allclose(episodes.rewards, torch.full((4, 3, 3), 0.1, dtype=torch.float64))
+    paid = torch.full((4, 3, 3), 0.1, dtype=torch.float64) / family.spec.reward_scale
+    assert torch.allclose(episodes.rewards, paid) and family.spec.reward_scale == pytest.approx(0.3 * 1.05)
     assert not family.bernoulli_rewards and "up to 3 steps" in family.proposed["bernoulli_rewards"]
 
 

@@ -134,7 +134,8 @@ class GymFamily(ReplayFamily):
             must identify the state within a layer for `truth` to be right.
         bernoulli_rewards: pay reward_scale * Bernoulli(mean / reward_scale) instead of the mean itself; None does so
             where at most one step of an episode pays.
-        reward_scale: raw rewards are divided by it; None takes 1, or the largest total if that is above 1.
+        reward_scale: raw rewards are divided by it; None takes 1, or the largest total and a margin
+            where that is not in 1/2 .. 1.
         shared_dynamics: theta does not change the environment (checked on a sample): one replay serves all simulators.
         reset_seed: passed to every reset.
         reset_options: passed to every reset.

@@ -35,11 +35,11 @@ from s2r_torch.families.noise import bernoulli
 from s2r_torch.families.replay.determinism import Dynamics, Trust
 from s2r_torch.families.replay.proposals import (
     LONGEST,
-    MARGIN,
-    largest_total,
+    largest_totals,
     most_payments,
     propose_box,
     propose_horizon,
+    propose_scale,
 )
 from s2r_torch.families.replay.simulators import Moves, ReplaySimulators, RewardModel, SteppedWorld, own_reward
 from s2r_torch.families.replay.tree import Episode, ReplayTree, merged_graph
@@ -49,7 +49,7 @@ from s2r_torch.rng import Seed, kept_globals
 
 Prior = Callable[[int, torch.Generator], Tensor]  # n -> theta [n, k], float64
 
-SURVEYED = 16  # theta that proposals look at
+SURVEYED, PAYING = 16, 256  # theta that proposals look at; and what pays, where they share the dynamics
 BOX_THETA, BOX_DRAWS = 128, 32  # theta, and readings of every state, that a box is proposed from
 
 
@@ -61,7 +61,7 @@ class Payoff:
         model: theta and moves -> mean rewards; a finished episode always gets 0.
         bernoulli: pay scale * Bernoulli(mean / scale) instead of the mean itself; None does so where only one step of
             an episode can pay, since the total could exceed 1 otherwise.
-        scale: raw rewards are divided by it; None takes 1, or the largest total if that is above 1.
+        scale: raw rewards are divided by it; None takes 1, or more than the largest total if that is not in 1/2 .. 1.
     """
 
     model: RewardModel = own_reward
@@ -301,7 +301,7 @@ class ReplayFamily:
 
     def _surveyed(self) -> list[tuple[StateGraph, Tensor]]:
         """Graphs, and mean rewards [B, xi, A], for some theta."""
-        theta = self.prior(SURVEYED, torch.Generator().manual_seed(0))
+        theta = self.prior(PAYING if self.dynamics.shared else SURVEYED, torch.Generator().manual_seed(0))
         if self.dynamics.shared:
             graph, nodes = self._merged
             return [(graph, self._rewards(self._tree, theta, graph, nodes))]
@@ -332,7 +332,7 @@ class ReplayFamily:
             return scale, random
         try:
             surveyed = self._surveyed()
-            total = max(largest_total(graph, reward) for graph, reward in surveyed)
+            totals = torch.cat([largest_totals(graph, reward) for graph, reward in surveyed])
             payments = max(most_payments(graph, reward) for graph, reward in surveyed)
         except S2RError:  # what is wrong is said where it matters, by `simulators`
             return scale or 1.0, random is not False
@@ -341,9 +341,9 @@ class ReplayFamily:
             how = "at most one step of an episode pays" if random else f"up to {payments} steps of an episode pay"
             self.proposed["bernoulli_rewards"] = f"{random}: {how}"
         if scale is None:
-            scale = total * (1 + MARGIN) if total > 1 else 1.0
-            if total > 1:
-                self.proposed["reward_scale"] = f"{scale:.6g}: an episode pays up to {total:.4g}, and a margin"
+            scale = propose_scale(totals)
+            if scale != 1:
+                self.proposed["reward_scale"] = f"{scale:.6g}: an episode pays up to {totals.max():.4g}, and a margin"
         return scale, random
 
     def _box(self) -> tuple[tuple[float, ...], tuple[float, ...]]:

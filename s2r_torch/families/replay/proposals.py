@@ -12,7 +12,8 @@ from s2r_torch.families.sensors import Sensor
 
 LONGEST = 64  # steps until every episode must have ended, for a horizon to be proposed
 MOST_STEPS = 5000  # taken in an environment, for that
-MARGIN = 0.05  # of the range of readings, on either side; and of the largest total reward
+MARGIN = 0.05  # of the range of readings, on either side; and, at least, of the largest total reward
+RATHER_SMALL, TENTH = 0.5, 10  # total reward whose noise would drown it if it were paid at random; see `propose_scale`
 
 
 def propose_horizon(tree: ReplayTree, limit: int | None) -> int:
@@ -50,9 +51,21 @@ def propose_box(
     return tuple((low - margin).tolist()), tuple((high + margin).tolist())
 
 
-def largest_total(graph: StateGraph, reward: Tensor) -> float:
-    """The largest total over paths and simulators of rewards [B, xi, A]."""
-    return float(graph.best_totals(reward.double())[0][:, 0].max())
+def largest_totals(graph: StateGraph, reward: Tensor) -> Tensor:
+    """The largest total over paths [B] of each simulator, for rewards [B, xi, A]."""
+    return graph.best_totals(reward.double())[0][:, 0]
+
+
+def propose_scale(totals: Tensor) -> float:
+    """What rewards are divided by, from the largest totals [B] of B theta: 1 where their largest lies in 1/2 .. 1.
+
+    Else more than hardly any theta pays. Where totals have an exponential tail, the largest of B lies about ln 10 above
+    the tenth, in units of its mean excess: four times that further up, a theta exceeds it with a chance of 10^-4 / B.
+    """
+    most, tenth = (float(totals.topk(k).values[-1]) for k in (1, min(TENTH, len(totals))))
+    if RATHER_SMALL <= most <= 1 or most <= 0:
+        return 1.0
+    return most + max(MARGIN * most, 4 * (most - tenth))
 
 
 def most_payments(graph: StateGraph, reward: Tensor) -> int:
