@@ -7,9 +7,9 @@ for each simulator and on average over all:
     policy     what the policy earns: at a state, mean_i (A 1{a_i = pi(x_i)} r_i + V(T(s, pi(x_i))))
     optimum    lists of actions that all folds of the draws but one choose for a simulator, valued by that fold: in
                expectation at most what the best list for it earns, and nearly that
-    at most    the largest total of mean rewards: in expectation at least what the best list for it earns. Where two
-               lists compete, and their difference is as likely to be small as to be smaller, it is as much too large as
-               the optimum is too small: with noise sigma of a difference of density p at 0, both by p sigma^2 / 2
+    limit      where that goes with ever more draws: what noise of size sigma makes wrong choices lose is about
+               proportional to sigma^2, so that lists chosen by half of the draws tell how much it still is
+    at most    the largest total of mean rewards: in expectation at least what the best list for it earns
     list       the best list for all simulators: what can be had without densities
 
 Where policy and list take the same actions, they are paid by the same draws: what is between them has no noise. Where
@@ -71,7 +71,7 @@ class Appraisal:
     optimum: float  # estimated, at most the true one but for noise
     at_most: float  # estimated from above
     between: tuple[float, float]  # 95 % interval of the best lists' mean, from both estimates
-    lost: tuple[float, float]  # optimum - policy, paired; the upper end of the middle of both estimates
+    lost: tuple[float, float]  # optimum - policy, paired; the upper end that of the limit - policy
     needed: tuple[float, float]  # optimum - fixed
     over_list: tuple[float, float]  # policy - fixed
     tolerance: float  # share of the optimum
@@ -186,12 +186,23 @@ def totals(graph: StateGraph, reward: Tensor, lists: Tensor) -> Tensor:
     return reward[torch.arange(len(reward))[:, None], graph.visited(lists), lists].sum(1)
 
 
-def optimum(graph: StateGraph, folds: Tensor) -> tuple[Tensor, Tensor]:
-    """What the best lists earn in each of M simulators, from rewards [FOLDS, M, xi, A]: about that, and at most [M]."""
-    mean = folds.mean(0)
-    others = (len(folds) * mean - folds) / (len(folds) - 1)
+def optimum(graph: StateGraph, folds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What the best lists earn in each of M simulators, from rewards [FOLDS, M, xi, A]: about that, limit, at most [M].
+
+        limit = best + (best - halved) v / (1 - v),    v = (1 / chosen by) / (2 / all) = FOLDS / (2 (FOLDS - 1))
+
+    where halved is what lists earn that half of the draws choose.
+    """
+    best, halved = _crossed(graph, folds), _crossed(graph, torch.stack([half.mean(0) for half in folds.chunk(2)]))
+    v = len(folds) / (2 * (len(folds) - 1))
+    return best, best + (best - halved) * v / (1 - v), best_lists(graph, folds.mean(0))[1]
+
+
+def _crossed(graph: StateGraph, folds: Tensor) -> Tensor:
+    """What lists earn [M] in one fold that the others [F, M, xi, A] choose, each fold in turn."""
+    others = (len(folds) * folds.mean(0) - folds) / (len(folds) - 1)
     valued = [totals(graph, one, best_lists(graph, rest)[0]) for one, rest in zip(folds, others, strict=True)]
-    return torch.stack(valued).mean(0), best_lists(graph, mean)[1]
+    return torch.stack(valued).mean(0)
 
 
 def appraise(
@@ -202,9 +213,9 @@ def appraise(
     Where a reading tells more than its state does, a policy may earn more than the best list of its simulator: then
     what it earned stands for the optimum.
     """
-    best, at_most = optimum(graph, folds)
+    best, limit, at_most = optimum(graph, folds)
     if policy.mean() > at_most.mean():
-        best = at_most = policy
+        best = limit = at_most = policy
     listed = totals(graph, folds.mean(0), torch.tensor(fixed).expand(len(policy), -1))
     return Appraisal(
         policy=float(policy.mean()),
@@ -212,7 +223,7 @@ def appraise(
         optimum=float(best.mean()),
         at_most=float(at_most.mean()),
         between=(_interval(best)[0], _interval(at_most)[1]),
-        lost=(_interval(best - policy)[0], _interval((best + at_most) / 2 - policy)[1]),
+        lost=(_interval(best - policy)[0], max(_interval(best - policy)[1], _interval(limit - policy)[1])),
         needed=_interval(best - listed),
         over_list=_interval(policy - listed),
         tolerance=tolerance,

@@ -13,7 +13,7 @@ from rich.console import Console
 from support.policies import certificate_by_hand
 from support.smoke import small_settings
 
-from s2r_torch.assurance.appraisal import AppraisalSettings, appraise
+from s2r_torch.assurance.appraisal import FOLDS, AppraisalSettings, appraise
 from s2r_torch.base import StateGraph
 from s2r_torch.comparators.policies import follow
 from s2r_torch.deployment.policy_file import load_policy, read
@@ -149,7 +149,7 @@ def test_the_best_attempt_is_gone_on_with(earned, best, attempts):
             if stage is not stages.appraise:
                 return stage.__name__, self.attempt
             policy = torch.full((4,), earned[self.attempt - 1], dtype=torch.float64)
-            graph, folds = single_state(), torch.full((2, 4, 1, 2), 0.7, dtype=torch.float64)
+            graph, folds = single_state(), torch.full((FOLDS, 4, 1, 2), 0.7, dtype=torch.float64)
             self.tried = self.attempt
             return Appraised(appraise(graph, policy, (0,), folds, 0.03, self.attempt))
 
