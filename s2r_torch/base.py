@@ -13,14 +13,14 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Real
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from s2r_torch.errors import GraphMismatchError, ObservationError, SettingError
+from s2r_torch.given import as_python, is_real, real_numbers, require_count
 from s2r_torch.text import printable
 
 LONG = 16  # actions, from which a path is told in runs
@@ -85,58 +85,22 @@ class ProblemSpec:
             raise SettingError(
                 expected="finite bounds with low < high", got=f"{self.low}, {self.high}", cause="an unbounded sensor"
             )
-        if not (math.isfinite(self.reward_scale) and self.reward_scale > 0):
-            raise SettingError(expected="reward_scale > 0", got=str(self.reward_scale), cause="a sign or unit error")
-        if not 0 < self.reward_width <= 1:
-            raise SettingError(
-                expected="reward_width in (0, 1]", got=str(self.reward_width), cause="the width before scaling"
-            )
-        if not self.obs_names:
-            object.__setattr__(self, "obs_names", tuple(f"x_{i + 1}" for i in range(self.obs_dim)))
+        self._require_positive("reward_scale", math.inf, "a sign or unit error")
+        self._require_positive("reward_width", 1, "the width before scaling")
+        if self.zeta is not None:
+            self._require_positive("zeta", math.inf, "None where nobody knows it")
+        names = self.obs_names if isinstance(self.obs_names, tuple | list) else (self.obs_names,)
+        names = tuple(f"x_{i + 1}" for i in range(self.obs_dim)) if names in ((), [], ("",), (None,)) else tuple(names)
+        object.__setattr__(self, "obs_names", names)
         _check_names(self.obs_names, self.obs_dim)
 
-
-def is_real(value: object) -> bool:
-    """Whether something is a real number, of whatever library; true and false are none."""
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def real_numbers(name: str, values: object) -> tuple[float, ...]:
-    """Numbers in a list, a tuple, an array or a tensor as Python's; raises SettingError for anything else.
-
-    >>> real_numbers("low", np.zeros(2)), real_numbers("low", [np.float64(1), torch.tensor(2)])
-    ((0.0, 0.0), (1.0, 2))
-    """
-    listed = as_python(values)
-    numbers = tuple(map(as_python, listed)) if isinstance(listed, tuple | list) else (None,)
-    if not all(map(is_real, numbers)):
-        expected, got = f"{name}: a number per coordinate, in a tuple", printable(repr(values), 80)
-        raise SettingError(expected=expected, got=got, cause="one number alone, or text")
-    return cast(tuple[float, ...], numbers)
-
-
-def as_python(value: object) -> object:
-    """Numbers and lists of Python's for those of NumPy or torch; anything else as it is."""
-    return value.tolist() if isinstance(value, np.ndarray | np.generic | Tensor) else value
-
-
-def require_count(name: str, value: object, most: int | None = None, cause: str = "", *, least: int = 1) -> int:
-    """Returns it as an int if it is a whole number from `least` to `most`, else raises SettingError.
-
-    Args:
-        name: what it counts.
-        value: the number.
-        most: the largest; None for any.
-        cause: likely one of a number above that.
-        least: the smallest.
-    """
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise SettingError(
-            expected=f"{name} >= {least}, a whole number", got=printable(repr(value)), cause="an empty problem"
-        )
-    if most is not None and value > most:
-        raise SettingError(expected=f"{name} <= {most}", got=printable(value), cause=cause)
-    return int(value)
+    def _require_positive(self, name: str, most: float, cause: str) -> None:
+        """Keeps a number above 0, at most `most`, as Python's; raises SettingError for anything else."""
+        value: Any = as_python(getattr(self, name))
+        if not (is_real(value) and 0 < value <= most and math.isfinite(value)):
+            expected = f"{name} > 0" if most == math.inf else f"{name} in (0, {most}]"
+            raise SettingError(expected=expected, got=printable(getattr(self, name)), cause=cause)
+        object.__setattr__(self, name, value)
 
 
 RESERVED = ("episode", "step", "action")  # columns of recorded episodes
@@ -251,6 +215,40 @@ class StateGraph:
     layer: Tensor  # [xi]
     paths: tuple[Path, ...]  # [xi]
 
+    def __post_init__(self):
+        object.__setattr__(self, "paths", tuple(map(tuple, self.paths)))
+        wrong = self._wrong_sizes() or self._wrong_edges()
+        if wrong:
+            expected, cause = (
+                f"a graph of {len(self.paths)} states with {wrong}",
+                "states out of order, or a layer left out",
+            )
+            raise SettingError(expected=expected, got="another", cause=cause)
+
+    def _wrong_sizes(self) -> str:
+        """What the tensors are not, in words; empty where they are as they should be."""
+        xi, T, layer = len(self.paths), self.next_state, self.layer
+        if not all(isinstance(part, Tensor) and part.dtype == torch.int64 for part in (T, layer)):
+            return "next_state and layer as int64 tensors"
+        if T.ndim != 2 or not T.shape[1] or not len(T) == xi >= 1 or layer.shape != (xi,):
+            return f"next_state [{xi}, A] and layer [{xi}]"
+        ordered = not self.paths[0] and layer.tolist() == [len(path) for path in self.paths]
+        return "" if ordered else "paths of as many actions as their layer, the first one ()"
+
+    def _wrong_edges(self) -> str:
+        """The same of where edges and paths lead."""
+        T, last = self.next_state, self.layer == self.layer.max()
+        on = T[~last]
+        if not bool((T[last] == -1).all()) or not bool(((on >= 0) & (on < len(T))).all()):
+            return "next_state -1 in the last layer, and a state elsewhere"
+        if not bool((self.layer[on] == self.layer[~last, None] + 1).all()):
+            return "edges that lead to the next layer"
+        try:
+            ends = [self.end(path) for path in self.paths]
+        except SettingError:
+            ends = []
+        return "" if ends == [*range(len(T))] else "paths that end in their states"
+
     @property
     def num_states(self) -> int:
         return len(self.paths)
@@ -295,7 +293,14 @@ class StateGraph:
         """The state at the end of an action path of length at most H - 1."""
         state = 0
         for a in path:
+            if state < 0 or not 0 <= a < self.num_actions:
+                expected = f"at most {self.horizon - 1} actions in 0 .. {self.num_actions - 1}"
+                raise SettingError(expected=expected, got=printable(path), cause="a path of another problem")
             state = int(self.next_state[state, a])
+        if state < 0:
+            raise SettingError(
+                expected=f"at most {self.horizon - 1} actions", got=printable(path), cause="a whole episode, not a path"
+            )
         return state
 
     def walked(self, leaving: Sequence[Tensor]) -> Tensor:

@@ -12,16 +12,31 @@ torch.float64
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
 
 @contextmanager
 def plain_torch() -> Iterator[None]:
-    """float32 and the CPU are the defaults inside, as torch starts; also a decorator."""
-    with torch_with(torch.float32, torch.device("cpu")):
+    """float32 and the CPU are the defaults inside, as torch starts; also a decorator.
+
+    Autocast, which would compute something else, is off.
+    """
+    with torch_with(torch.float32, torch.device("cpu")), full_precision():
         yield
+
+
+@contextmanager
+def trainable() -> Iterator[None]:
+    """Gradients can be taken inside, whatever mode torch is in; also a decorator."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+def full_precision() -> AbstractContextManager:
+    """No autocast inside; costs nothing where there is none."""
+    return torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext()
 
 
 def defaults_now() -> tuple[torch.dtype, torch.device]:

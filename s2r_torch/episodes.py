@@ -14,11 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from s2r_torch.base import Path, ProblemSpec, Simulators, after, check_shape
 from s2r_torch.errors import ObservationError, RewardError, S2RError, SettingError, SimulatorError
+from s2r_torch.given import refuse_kind, require_having
+from s2r_torch.held import faults_of, untouched
 from s2r_torch.rng import Seed
 from s2r_torch.text import printable
 from s2r_torch.workers.engines import SERIAL, Workers
@@ -87,6 +90,7 @@ class Guard:
         recipe: Recipe | None = None,
         workers: Workers = SERIAL,
     ):
+        require_having("simulators", simulators, ("reset", "step", "select", "spec", "ids"), "simulators")
         self.inner, self.ledger, self.purpose = simulators, ledger, purpose
         self.recipe, self.workers = recipe, workers
         self.spec: ProblemSpec = simulators.spec
@@ -99,6 +103,7 @@ class Guard:
 
     def reset(self, n: int, generators: Sequence[torch.Generator]) -> Tensor:
         _require_episodes(n)
+        require_generators(generators, len(self))
         self.ledger.add(self.purpose, n * len(self.ids))
         self._total = torch.zeros(len(self.ids), n, dtype=torch.float64)
         self._actions = []
@@ -156,18 +161,7 @@ class Guard:
         return f"in simulator {self.ids[b]} {after(path)}"
 
     def _check_actions(self, actions: Tensor) -> None:
-        if actions.shape != self._total.shape or actions.dtype != torch.int64:
-            raise SettingError(
-                expected=f"int64 actions of shape {list(self._total.shape)}",
-                got=f"{actions.dtype} of shape {list(actions.shape)}",
-                cause="action values instead of their argmax, a missing axis, or a step before reset",
-            )
-        if int(actions.min()) < 0 or int(actions.max()) >= self.spec.num_actions:
-            raise SettingError(
-                expected=f"actions in 0 .. {self.spec.num_actions - 1}",
-                got=f"{int(actions.min())} .. {int(actions.max())}",
-                cause="a policy made for another problem",
-            )
+        require_actions(actions, self._total.shape, self.spec.num_actions)
 
     def _paid(self, reward: object) -> Tensor:
         """The scaled rewards [B, n], added to the totals."""
@@ -270,16 +264,51 @@ def rollout(simulators: Guard, act: Act, n: int, seed: Seed, see: Callable[[Tens
     xs, actions, rewards = [], [], []
     for step in range(simulators.spec.horizon):
         xs.append(see(x))
-        actions.append(act(step, x))
+        with untouched("a policy", x), faults_of("a policy to act", "a fault in its own code"):
+            actions.append(act(step, x))
         following, reward = simulators.step(actions[-1])
+        actions[-1] = actions[-1].clone()  # it may be a buffer that is used again
         rewards.append(reward)
         x = x if following is None else following  # nothing follows the last action
     return Rollouts(torch.stack(xs, 2), torch.stack(actions, 2), torch.stack(rewards, 2))
 
 
+def require_actions(actions: object, shape: Sequence[int], num_actions: int, of: str = "") -> None:
+    """Raises SettingError unless these are actions 0 .. A-1 of that shape, int64; `of` says whose."""
+    whose = of and f" from {of}"
+    if not isinstance(actions, Tensor) or actions.shape != tuple(shape) or actions.dtype != torch.int64:
+        raise SettingError(
+            expected=f"int64 actions of shape {list(shape)}{whose}",
+            got=f"{actions.dtype} of shape {list(actions.shape)}" if isinstance(actions, Tensor) else _kind(actions),
+            cause="action values instead of their argmax, a missing axis, or a step before reset",
+        )
+    if actions.numel() and not 0 <= int(actions.min()) <= int(actions.max()) < num_actions:
+        raise SettingError(
+            expected=f"actions in 0 .. {num_actions - 1}{whose}",
+            got=f"{int(actions.min())} .. {int(actions.max())}",
+            cause="a policy made for another problem",
+        )
+
+
+def require_generator(generator: object) -> torch.Generator:
+    """Returns it, or raises SettingError unless it is one of torch's generators."""
+    if not isinstance(generator, torch.Generator):
+        refuse_kind("generator", generator, "Generator", "a seed: torch.Generator().manual_seed(seed)")
+    return generator
+
+
+def require_generators(generators: Sequence[torch.Generator], count: int) -> None:
+    """Raises SettingError unless there is one generator per simulator."""
+    listed = isinstance(generators, Sequence) and all(isinstance(g, torch.Generator) for g in generators)
+    if not listed or len(generators) != count:
+        got = str(len(generators)) if listed else _kind(generators)
+        cause = "another batch's streams, or one for all: Seed.generators(ids) makes them"
+        raise SettingError(expected=f"{count} generators, one per simulator, in a list", got=got, cause=cause)
+
+
 def _require_episodes(n: int) -> None:
-    if n < 1:
-        raise SettingError(expected="n >= 1 episodes", got=str(n), cause="an empty budget")
+    if not isinstance(n, int | np.integer) or n < 1:
+        raise SettingError(expected="n >= 1 episodes", got=printable(repr(n)), cause="an empty budget")
 
 
 def _require_real(cause: str, x: Tensor) -> None:

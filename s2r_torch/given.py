@@ -14,20 +14,22 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import os
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from pathlib import PurePath
 from types import NoneType, UnionType
-from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
+from torch import Tensor
 
 from s2r_torch.errors import SettingError
 from s2r_torch.text import printable
 
 P = ParamSpec("P")
 R = TypeVar("R")
-FILE = (str, PurePath)
+FILE = (str, os.PathLike)
 LOOSE: dict[object, tuple[type, ...]] = {  # annotations that take more than they name
     bool: (bool, np.bool),
     int: (Integral,),
@@ -56,12 +58,15 @@ MEANT = {  # what was given, by the names of its classes, and what was wanted
 
 
 def taking(**kinds: type | tuple[type | None, ...]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator: arguments must be of these kinds, or SettingError says which was not.
+    """A decorator: arguments must be of these kinds, or SettingError says which was not; of a class, its constructor's.
 
     Of arguments that are not named here, annotations say the kind, as far as they name types and classes.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        if isinstance(function, type):
+            function.__init__ = taking(**kinds)(function.__init__)  # type: ignore[misc]
+            return function
         signature = inspect.signature(function)
 
         @functools.cache
@@ -102,7 +107,7 @@ def _classes(annotation: object) -> tuple[type, ...]:
         return ()
     if origin is not None:  # tensors and arrays are sequences, too
         return (kind,) if issubclass(kind, Callable | Mapping) else ()  # type: ignore[arg-type]
-    return (PurePath,) if issubclass(kind, PurePath) else (kind,)
+    return (os.PathLike,) if issubclass(kind, PurePath) else (kind,)
 
 
 class NoSuchPartError(SettingError, AttributeError):
@@ -131,7 +136,7 @@ def require_having(name: str, value: object, parts: tuple[str, ...], kind: str) 
         refuse_kind(name, value, kind, f"it has no {', '.join(missing)}" if 0 < len(missing) < len(parts) else "")
 
 
-def refuse_kind(name: str, value: object, kind: str, cause: str = "") -> None:
+def refuse_kind(name: str, value: object, kind: str, cause: str = "") -> NoReturn:
     """Raises SettingError for an argument of another kind."""
     given = type(value).__mro__
     if isinstance(value, type):
@@ -142,6 +147,49 @@ def refuse_kind(name: str, value: object, kind: str, cause: str = "") -> None:
         got=printable(f"{given[0].__name__}: {value!r}", 80),
         cause=cause or meant,
     )
+
+
+def is_real(value: object) -> bool:
+    """Whether something is a real number, of whatever library; true and false are none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def real_numbers(name: str, values: object) -> tuple[float, ...]:
+    """Numbers in a list, a tuple, an array or a tensor as Python's; raises SettingError for anything else.
+
+    >>> real_numbers("low", np.zeros(2)), real_numbers("low", [np.float64(1), Tensor([0, 2])[1]])
+    ((0.0, 0.0), (1.0, 2.0))
+    """
+    listed = as_python(values)
+    numbers = tuple(map(as_python, listed)) if isinstance(listed, tuple | list) else (None,)
+    if not all(map(is_real, numbers)):
+        expected, got = f"{name}: a number per coordinate, in a tuple", printable(repr(values), 80)
+        raise SettingError(expected=expected, got=got, cause="one number alone, or text")
+    return cast(tuple[float, ...], numbers)
+
+
+def as_python(value: object) -> object:
+    """Numbers and lists of Python's for those of NumPy or torch; anything else as it is."""
+    return value.tolist() if isinstance(value, np.ndarray | np.generic | Tensor) else value
+
+
+def require_count(name: str, value: object, most: int | None = None, cause: str = "", *, least: int = 1) -> int:
+    """Returns it as an int if it is a whole number from `least` to `most`, else raises SettingError.
+
+    Args:
+        name: what it counts.
+        value: the number.
+        most: the largest; None for any.
+        cause: likely one of a number above that.
+        least: the smallest.
+    """
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise SettingError(
+            expected=f"{name} >= {least}, a whole number", got=printable(repr(value)), cause="an empty problem"
+        )
+    if most is not None and value > most:
+        raise SettingError(expected=f"{name} <= {most}", got=printable(value), cause=cause)
+    return int(value)
 
 
 def _spelt(kinds: tuple[type, ...]) -> str:

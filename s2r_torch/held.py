@@ -21,6 +21,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from functools import partial
 from types import CodeType, FunctionType, ModuleType
 
@@ -151,6 +152,30 @@ def faults_of(expected: str, cause: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {printable(str(error).strip().partition(chr(10))[0])}"
         raise SettingError(expected=expected, got=reason, cause=cause) from error
+
+
+@contextmanager
+def untouched(whose: str, *given: object) -> Iterator[None]:
+    """Refuses a block of a user's code that writes into tensors which others read, in `given` or in parts of it."""
+    before = [(tensor, tensor._version) for tensor in _tensors(given, DEEPEST) if not tensor.is_inference()]
+    yield
+    if any(tensor._version != version for tensor, version in before):
+        raise SettingError(
+            expected=f"{whose} that leaves what it is given as it is",
+            got="tensors that were written into",
+            cause="an operation in place: work on a copy, x.clone()",
+        )
+
+
+def _tensors(value: object, depth: int) -> Iterator[Tensor]:
+    """The tensors in a value: in containers and records of this library."""
+    if isinstance(value, Tensor):
+        yield value
+    elif depth and isinstance(value, list | tuple | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(inner, depth - 1)
+    elif depth and is_dataclass(value) and _ours(type(value).__module__):
+        yield from _tensors(vars(value), depth)
 
 
 def stir() -> None:

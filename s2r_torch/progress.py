@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Protocol
+
+from s2r_torch.errors import SettingError
+from s2r_torch.given import require_having
 
 Row = tuple[str, int, float]  # (series, step, value): one point of a curve
 
@@ -22,6 +26,18 @@ class Progress(Protocol):
 
     def say(self, text: str) -> None:
         """What the stage found, in a few words."""
+
+
+def require_progress(progress: object) -> None:
+    """Raises SettingError unless it is a `Progress` whose methods take what theirs take."""
+    told = {"stage": ("a stage", None), "advance": (1, "a note"), "record": ("a series", 1, 0.5), "say": ("a text",)}
+    require_having("progress", progress, tuple(told), "a Progress")
+    for name, arguments in told.items():
+        try:
+            inspect.signature(getattr(progress, name)).bind(*arguments)
+        except TypeError as error:
+            expected = f"{name}({', '.join(inspect.signature(getattr(Progress, name)).parameters)}) of a Progress"
+            raise SettingError(expected=expected, got=str(error), cause="another class's method") from error
 
 
 class Silent:

@@ -13,6 +13,7 @@ True
 from __future__ import annotations
 
 import hashlib
+import operator
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+
+from s2r_torch.errors import SettingError
+from s2r_torch.text import printable
 
 Name = str | int | tuple
 
@@ -43,6 +47,26 @@ def seed_globals(seed: int) -> None:
     random.seed(seed)
 
 
+def _name(name: object, *kinds: type) -> Name:
+    """A name as Python's own text, whole number or tuple of them: streams of 3 and np.int64(3) are the same one.
+
+    Raises:
+        SettingError: it is none of `kinds`, or of all.
+    """
+    kinds = kinds or (int, str, tuple)
+    if isinstance(name, tuple) and tuple in kinds:
+        return tuple(map(_name, name))
+    if isinstance(name, str) and str in kinds:
+        return str(name)
+    try:
+        return operator.index(name)  # type: ignore[arg-type]
+    except TypeError:
+        wanted = "a whole number as the seed" if kinds == (int,) else "names of streams: text and whole numbers"
+        raise SettingError(
+            expected=wanted, got=printable(repr(name), 80), cause="a number in halves, or text"
+        ) from None
+
+
 @dataclass(frozen=True)
 class Seed:
     """A named place in the tree of random streams."""
@@ -52,11 +76,11 @@ class Seed:
     @staticmethod
     def root(seed: int) -> Seed:
         """The root of a run's streams; `seed` is any integer, 0 included."""
-        return Seed((int(seed),))
+        return Seed((_name(seed, int),))
 
     def child(self, *names: Name) -> Seed:
         """The stream of that name below this one."""
-        return Seed(self.names + names)
+        return Seed(self.names + tuple(name if type(name) in (int, str) else _name(name) for name in names))
 
     def integer(self) -> int:
         """A 63-bit integer that depends on the names alone."""

@@ -35,7 +35,7 @@ HOMES = {
     "lightning": {f"predictors/training/{name}.py" for name in ("layer_fit", "trainer")},
     "joblib": {"workers/processes.py"},
     "ray": {"workers/cluster.py"},
-    "gymnasium": {"families/gym/family.py"},
+    "gymnasium": {"families/gym/family.py", "families/gym/actions.py"},
     "safetensors": {"files/tensors.py"},
     "matplotlib": {f"reports/{path.name}" for path in (PACKAGE / "reports").glob("*.py")},
     "pyarrow": {"deployment/recording/parquet_files.py"},

@@ -87,7 +87,7 @@ def make_reference(meta_policy: MetaPolicy, known: Guard, fresh: Guard, seed: Se
     """
     population = Population.of(look(meta_policy, known, seed.child("known")).first)
     sight = look(meta_policy, fresh, seed.child("fresh"))
-    return Reference(population, population.scores(sight, passed_again(meta_policy)))
+    return Reference(population, population.scores(sight, passed_again(meta_policy)), meta_policy.n_real)
 
 
 def passed_again(meta_policy: MetaPolicy) -> tuple[int, ...]:

@@ -22,28 +22,35 @@ same learner with another one, and `compare.py compare=comparators` draws the cu
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Protocol
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass, replace
+from functools import cached_property, partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path
+from s2r_torch.base import Path, as_python, is_real, require_count
 from s2r_torch.comparators.policies import each
+from s2r_torch.defaults import plain_torch
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.episodes import Act, Guard, Ledger, Rollouts, rollout
+from s2r_torch.episodes import Act, Guard, Ledger, Rollouts, require_actions, rollout
+from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import GroundTruth, users
 from s2r_torch.families.draws import Draws
-from s2r_torch.given import require_having
+from s2r_torch.given import refuse_kind
+from s2r_torch.held import untouched
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.training.data import TrainingData
 from s2r_torch.problem import Problem
 from s2r_torch.registry import Registry
 from s2r_torch.rng import Seed
+from s2r_torch.text import printable
 
+ROUNDING = 1e-6  # of exact values
 UNLABELLED, REWARDED = "real", "real_rewarded"  # what episodes in the worlds are counted as
 
 
@@ -134,6 +141,9 @@ class Worlds:
 
     def rewarded(self, world: int, ledger: Ledger | None = None) -> Guard:
         """One world as a learner from real rewards sees it: a simulator, B = 1, of a type that `deploy` cannot take."""
+        if not 0 <= require_count("world", world, least=0) < len(self):
+            cause = "an index of other worlds"
+            raise SettingError(expected=f"a world in 0 .. {len(self) - 1}", got=str(world), cause=cause)
         simulators = self.draws.family.simulators(self.theta[world : world + 1], [world])
         return Guard(simulators, ledger or self.draws.ledger, REWARDED)
 
@@ -142,6 +152,10 @@ class Worlds:
 
         Those who see no reward of the real world take `x` and leave `rewards` alone.
         """
+        H = self.draws.family.spec.horizon
+        if not sequences or {len(sequence) for sequence in sequences} != {H}:
+            got, cause = printable(sequences, 80), "paths of a cover have H - 1 actions: (*path, 0)"
+            raise SettingError(expected=f"sequences of {H} actions", got=got, cause=cause)
         actions = torch.tensor(sequences, dtype=torch.int64).repeat_interleave(n, 0)  # [sequences n, H]
         act = lambda step, x: actions[:, step].expand(x.shape[:2]).contiguous()  # noqa: E731
         return rollout(self.guard(purpose), act, len(actions), seed)
@@ -154,7 +168,10 @@ class Worlds:
         """
         acts, passed, ledger = [], 0, Ledger()
         for world in range(len(self)):
-            act, accepted = learn(self.rewarded(world, ledger))
+            learnt = learn(self.rewarded(world, ledger))
+            if not (isinstance(learnt, tuple) and len(learnt) == 2):
+                refuse_kind("what was learned in one world", learnt, "a policy, and whether the learner's test passed")
+            act, accepted = learnt
             acts.append(act)
             passed += accepted
         episodes = sum(ledger.counts.values())
@@ -184,6 +201,18 @@ class Attempt:
     accepted: float = 1.0
     note: str = ""
     exact: Callable[[GroundTruth], Tensor] | None = None
+
+    def __post_init__(self):
+        for name, most in (("unlabelled", math.inf), ("rewarded", math.inf), ("simulator", math.inf), ("accepted", 1)):
+            value: Any = as_python(getattr(self, name))
+            if not (is_real(value) and 0 <= value <= most and math.isfinite(value)):
+                expected = f"{name} >= 0 of an attempt" if most == math.inf else f"{name} of an attempt in [0, {most}]"
+                got = printable(repr(getattr(self, name)), 80)
+                raise SettingError(expected=expected, got=got, cause="means over the worlds, and a share")
+            object.__setattr__(self, name, value)
+        for name, value in (("act", self.act), ("exact", self.exact)):
+            if not callable(value) and not (name == "exact" and value is None):
+                refuse_kind(f"{name} of an attempt", value, "a function")
 
     @property
     def episodes(self) -> float:
@@ -217,13 +246,76 @@ def fitted_learner(name: str, comparator: Comparator, known: Known) -> Learner:
     """What a comparator learns before the worlds are seen; whatever its code raises is one error that names it.
 
     Raises:
-        SettingError: it returned no learner.
+        SettingError: it returned no learner of its own class, or wrote into what others know, too.
         SimulatorError: it raised.
     """
-    with users(f"fit of the comparator {name}", "a fault in its own code"):
+    with _own_code(f"fit of the comparator {name}", known.seed, name, known.data, known.policy):
         learner = comparator.fit(known)
-    require_having(f"what fit of the comparator {name} returned", learner, ("attempt",), "a learner, with attempt")
+    wanted = type(comparator).learner
+    if not isinstance(learner, wanted):
+        cause = "its class attribute `learner` names another class"
+        refuse_kind(f"what fit of the comparator {name} returned", learner, wanted.__name__, cause)
     return learner
+
+
+def attempted(name: str, learner: Learner, worlds: Worlds) -> Attempt:
+    """A learner's policy in these worlds; whatever is wrong with it is one error that names the comparator.
+
+    Raises:
+        SettingError: it is no attempt, it wrote into the worlds' theta, or what it gives as actions are none.
+        SimulatorError: it raised.
+    """
+    with _own_code(f"attempt of the comparator {name}", worlds.seed, name, worlds.theta):
+        attempt = learner.attempt(worlds)
+    if not isinstance(attempt, Attempt):
+        refuse_kind(f"what attempt of the comparator {name} returned", attempt, "an Attempt")
+    act = Named(name, attempt.act, worlds.draws.family.spec.num_actions)
+    return replace(attempt, act=act, exact=attempt.exact and partial(_exact, name, attempt.exact))
+
+
+@contextmanager
+def _own_code(what: str, seed: Seed, name: str, *shared: object) -> Iterator[None]:
+    """Around a comparator's own code: one error, torch's defaults as they were, global streams that the run seeds."""
+    streams = seed.child("global", name).as_global(torch.device("cpu"))
+    with plain_torch(), streams, untouched(what, *shared), users(what, "a fault in its own code"):
+        yield
+
+
+def _exact(name: str, exact: Callable[[GroundTruth], Tensor], truth: GroundTruth) -> Tensor:
+    """The values [W] that an attempt says it has; SettingError unless they are values."""
+    with users(f"exact of an attempt of the comparator {name}", "a fault in its own code"):
+        found = exact(truth)
+    good = isinstance(found, Tensor) and found.shape == (len(truth.reward),) and not found.is_complex()
+    if not good or not bool(((found >= -ROUNDING) & (found <= 1 + ROUNDING)).all()):  # not of NaN
+        expected = f"values [{len(truth.reward)}] in [0, 1] from exact of an attempt of the comparator {name}"
+        raise SettingError(expected=expected, got=printable(repr(found), 80), cause="one per world, of whole episodes")
+    return found.double()
+
+
+@dataclass(frozen=True)
+class Named:
+    """A comparator's policy, whose every answer is looked at."""
+
+    name: str
+    act: Act
+    num_actions: int
+
+    @property
+    def has_memory(self) -> bool:
+        return bool(getattr(self.act, "has_memory", False))
+
+    def __call__(self, step: int, x: Tensor) -> Tensor:
+        """Actions [W, n] at x [W, n, d].
+
+        Raises:
+            SettingError: they are none, or readings were written into.
+            SimulatorError: it raised.
+        """
+        what = f"the policy of the comparator {self.name}"
+        with users(what, "a fault in its own code"):
+            actions = self.act(step, x.clone())  # it may write into them
+        require_actions(actions, x.shape[:-1], self.num_actions, what)
+        return actions
 
 
 COMPARATORS = Registry(
@@ -248,4 +340,44 @@ COMPARATORS = Registry(
     },
     parts=("label", "access", "fit", "learner"),
 )
-register_comparator = COMPARATORS.register
+
+
+def require_labels(names: Iterable[str]) -> None:
+    """Raises SettingError where tables would call two of these comparators alike."""
+    labels = {name: COMPARATORS.named(name).label for name in names}
+    alike = [name for name, label in labels.items() if list(labels.values()).count(label) > 1]
+    if alike:
+        got = f"{', '.join(alike)}, all called {labels[alike[0]]!r}"
+        raise SettingError(expected="comparators with labels of their own", got=got, cause="a class that was copied")
+
+
+TAKEN = ("optimal", "deployed")  # what tables call the best policy, and ours
+
+
+def register_comparator(name: str) -> Callable[[Any], Any]:
+    """A decorator that makes a comparator known by name.
+
+    Raises:
+        SettingError: something else has that name, or the class does not say what it is.
+    """
+    if name in TAKEN:
+        raise SettingError(expected="a name for a comparator", got=repr(name), cause=f"tables call others {TAKEN}")
+    add = COMPARATORS.register(name)
+
+    def checked(cls: Any) -> Any:
+        what = f"of comparator {name!r}"
+        if not isinstance(getattr(cls, "access", Access()), Access):
+            refuse_kind(f"access {what}", cls.access, "an Access, such as Access(looks='yes')")
+        if not isinstance(getattr(cls, "label", "?"), str) or not getattr(cls, "label", "?").strip():
+            refuse_kind(f"label {what}", cls.label, "text, for tables and figures")
+        drawn = getattr(cls, "drawn", ())  # a property, where settings decide it
+        listed = drawn if isinstance(drawn, tuple) else (drawn,)
+        if not isinstance(drawn, property | tuple) or not all(isinstance(one, Drawn | property) for one in listed):
+            refuse_kind(f"drawn {what}", drawn, "a tuple of Drawn")
+        learner = getattr(cls, "learner", Access)
+        if not (isinstance(learner, type) and is_dataclass(learner)):
+            cause = "a run keeps what fit returns by its fields: @dataclass(frozen=True, eq=False) above the class"
+            refuse_kind(f"learner {what}", learner, "a dataclass with attempt(worlds)", cause)
+        return add(cls)
+
+    return checked

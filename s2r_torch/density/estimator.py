@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from s2r_torch.base import real_numbers
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.boxes import window_sums
 from s2r_torch.density.cells import AxisCells
@@ -39,12 +40,14 @@ from s2r_torch.density.patches import Patches
 from s2r_torch.density.samples import SampleError, check_samples, check_scattered, check_varies, index_of, varies
 from s2r_torch.density.windows import AxisWindows
 from s2r_torch.errors import ObservationError, SettingError
+from s2r_torch.given import taking
 
 METHODS = ("auto", "moments", "gemm", "direct")
 MOST_VALUES = 2**21  # of densities that become patches, held at once: 16 MiB
 FEW_NODES = 32  # times as many has a grid of which only those are looked at that samples reach
 
 
+@taking()
 @dataclass(frozen=True, eq=False)
 class DensityEstimator:
     """The kernel density estimate on a grid, for any batch of samples.
@@ -75,7 +78,7 @@ class DensityEstimator:
 
     @plain_torch()
     def __post_init__(self):
-        object.__setattr__(self, "bandwidth", tuple(float(h) for h in self.bandwidth))
+        object.__setattr__(self, "bandwidth", tuple(map(float, real_numbers("bandwidth", self.bandwidth))))
         if len(self.bandwidth) != self.grid.obs_dim:
             raise SettingError(
                 expected=f"{self.grid.obs_dim} bandwidths, one per axis",

@@ -17,6 +17,7 @@ from functools import cached_property, reduce
 import torch
 from torch import Tensor
 
+from s2r_torch.base import real_numbers, require_count
 from s2r_torch.defaults import plain_torch
 from s2r_torch.errors import ObservationError, SettingError
 
@@ -40,6 +41,8 @@ class DensityGrid:
 
     @plain_torch()
     def __post_init__(self):
+        if isinstance(self.axes, Tensor):
+            raise SettingError(expected="axes in a tuple", got=f"a tensor {list(self.axes.shape)}", cause="(axis,)")
         axes = tuple(torch.as_tensor(a, dtype=torch.float64) for a in self.axes)
         object.__setattr__(self, "axes", axes)
         for j, a in enumerate(axes):
@@ -55,7 +58,9 @@ class DensityGrid:
     @plain_torch()
     def uniform(low: tuple[float, ...], high: tuple[float, ...], nodes: int | tuple[int, ...]) -> DensityGrid:
         """Equally spaced nodes from low to high, both included; `nodes` per axis, or one number for all."""
-        counts = (nodes,) * len(low) if isinstance(nodes, int) else tuple(nodes)
+        low, high = real_numbers("low", low), real_numbers("high", high)
+        several = nodes if isinstance(nodes, tuple | list) else (nodes,) * len(low)
+        counts = tuple(require_count("nodes", m) for m in several)
         if not len(low) == len(high) == len(counts) >= 1:
             raise SettingError(
                 expected="one lower edge, upper edge and node count per axis",

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from s2r_torch.base import real_numbers
 from s2r_torch.errors import SettingError
 
 MAX_ORDER = 12  # float64 Horner sums lose digits beyond it
@@ -187,7 +188,7 @@ def make_kernel(name: str, order: float) -> Kernel:
         raise SettingError(
             expected=f"a kernel among {', '.join(sorted(KERNELS))}", got=repr(name), cause="a misspelling"
         )
-    return KERNELS[name](order)
+    return KERNELS[name](real_numbers("order of a kernel", (order,))[0])
 
 
 def truncated_legendre(degrees: int, a: Tensor, b: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from s2r_torch.base import Path as Actions
 from s2r_torch.base import StateGraph, UnlabelledWorld
 from s2r_torch.coverage import Walks, assigned, fewest_walks, passages, passes
 from s2r_torch.deployment.recording.episodes import Recording
+from s2r_torch.held import faults_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,4 +142,5 @@ class Collector:
         finally:
             if seen:
                 self._parts.append(Recording.of(actions, seen))
-                self._keep(self._parts[-1])
+                with faults_of("keep(recording) to keep new episodes", "a fault in the function that was given"):
+                    self._keep(Recording.of(actions, seen))  # its own: it may write into it

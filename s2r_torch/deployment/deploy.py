@@ -21,7 +21,7 @@ from s2r_torch.density.patches import Densities
 from s2r_torch.deployment.collection import Collection, Collector, missing_episodes
 from s2r_torch.deployment.edges import EdgeChecker
 from s2r_torch.deployment.likeness import CONSISTENT, DOUBTFUL, REFUSED, Likeness, untested
-from s2r_torch.deployment.live import GuardedWorld
+from s2r_torch.deployment.live import GuardedWorld, require_time_limit
 from s2r_torch.deployment.outcome import Deployment
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.deployment.recording.causes import off_range
@@ -78,6 +78,7 @@ def deploy(
         w n_real real-world episodes, fewer with `recording` or `stopping`; at most as many again with check=auto.
     """
     require_same_problem(meta_policy, world)
+    require_time_limit(time_limit)
     if recording is not None:
         recording.require_of(meta_policy.spec)
     graph = meta_policy.problem.graph
@@ -221,9 +222,10 @@ def likeness_of(meta_policy: MetaPolicy, seen: Collection) -> Likeness:
     """Whether a world that showed this is like the simulators; of every place n_real readings are compared, no more."""
     if meta_policy.reference is None:
         return untested("the policy was saved without scores of fresh simulators to compare a world with")
-    if any(x.shape[-2] != meta_policy.n_real for x in seen.observations):
-        return untested(f"scores are for {meta_policy.n_real} readings of every state, no more and no fewer")
-    if any(x.shape[-2] != meta_policy.n_real for x in seen.again):
+    scored = meta_policy.reference.n_real or meta_policy.n_real
+    if any(x.shape[-2] != scored for x in seen.observations):
+        return untested(f"scores are for {scored} readings of every state, no more and no fewer")
+    if any(x.shape[-2] != scored for x in seen.again):
         return untested("too few readings of states that were reached in a second way")
     problem = meta_policy.problem
     states = [s for s, _ in passages(problem.graph, meta_policy.cover)]

@@ -16,6 +16,7 @@ from s2r_torch.density.grid import MAX_NODES
 from s2r_torch.density.kernels import KERNELS, MAX_ORDER
 from s2r_torch.deployment.factors import RANKS
 from s2r_torch.deployment.likeness import can_refuse
+from s2r_torch.deployment.probes import PREFIX
 from s2r_torch.deployment.summaries import number_of_summaries
 from s2r_torch.encoders.encoding import RECIPE
 from s2r_torch.errors import CheckpointError
@@ -233,7 +234,7 @@ def _sizes_fit(h: dict, t: Tensors) -> bool:
         shapes = {"mean": [xi, q], "scale": [xi, q], "loadings": [xi, q, r], "noise": [xi, q, q]}
         shapes["scores"] = [m, 4 if _meets_again(h, t) else 2]
         expected |= {f"reference.{name}": (numbers, shape) for name, shape in shapes.items()}
-    groups = tuple(f"group{i}." for i in range(len(h["groups"]))) + (("encoder.",) if h["encoder"] else ())
+    groups = (PREFIX, *(f"group{i}." for i in range(len(h["groups"]))), *(("encoder.",) if h["encoder"] else ()))
     found = {name: (value.dtype, list(value.shape)) for name, value in t.items() if not name.startswith(groups)}
     return found == expected
 

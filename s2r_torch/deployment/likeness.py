@@ -141,10 +141,12 @@ class Reference:
     Args:
         population: of simulators that gave no score.
         scores: `[M, K]` of fresh simulators after the same deploy procedure.
+        n_real: episodes along every sequence that it took; None where nobody says.
     """
 
     population: Population
     scores: Tensor
+    n_real: int | None = None
 
     @cached_property
     def peeled(self) -> tuple[Tensor, Tensor]:

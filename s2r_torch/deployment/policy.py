@@ -15,7 +15,7 @@ from torch import Tensor
 
 from s2r_torch.base import Path, ProblemSpec, after, check_shape, unmasked
 from s2r_torch.coverage import passes, typical
-from s2r_torch.defaults import plain_torch
+from s2r_torch.defaults import full_precision, plain_torch
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.patches import Densities, Patches
 from s2r_torch.density.samples import by_name
@@ -35,6 +35,7 @@ MASS = 5.0  # that a typical density may integrate to, or its inverse: few readi
 UNSEEN = "a policy that has seen a world, deploy(policy, world).policy or policy.condition_on(readings)"
 
 
+@taking(reference=object)
 @without(act=UNSEEN, q=UNSEEN)
 @dataclass(frozen=True, eq=False)
 class MetaPolicy:
@@ -69,6 +70,13 @@ class MetaPolicy:
                 got=f"{self.chosen} and {self.n_real}",
                 cause="an index into the whole class instead of the survivors, or an empty budget",
             )
+        graph = self.problem.graph
+        object.__setattr__(self, "cover", tuple(map(tuple, self.cover)))
+        fits = all(len(path) == graph.horizon - 1 for path in self.cover)
+        if not fits or len({graph.end(p[:h]) for p in self.cover for h in range(graph.horizon)}) < graph.num_states:
+            expected = f"sequences of {graph.horizon - 1} actions that visit all {graph.num_states} states"
+            cause = "a part of a cover, or one of another graph: path_cover(graph) makes one"
+            raise SettingError(expected=expected, got=printable(self.cover, 80), cause=cause)
 
     @property
     def problem(self) -> Problem:
@@ -119,7 +127,7 @@ class MetaPolicy:
         numbers, weights = D_hat.values if isinstance(D_hat, Patches) else D_hat, self.problem.grid.weights
         if not len(D_hat):
             raise ObservationError(expected="densities of a world", got="none", cause="an empty batch")
-        if not numbers.is_floating_point():
+        if numbers.dtype not in (torch.float32, torch.float64):
             raise ObservationError(expected="densities, float32 or float64", got=str(numbers.dtype), cause="counts")
         mass = D_hat.sums(weights[None])[..., 0] if isinstance(D_hat, Patches) else D_hat @ weights.to(D_hat)
         if not bool(torch.isfinite(mass).all()):  # it is not, where one of the densities' numbers is not
@@ -266,12 +274,12 @@ class Policy:
         x = _readings(x)
         expected = (None, spec.obs_dim) if self.num_worlds is None else (self.num_worlds, None, spec.obs_dim)
         check_shape("observations", x, expected, "a missing batch axis, other worlds, or another sensor")
-        if self.encoding:
-            return self._q(step, self.encoding(x))
-        self.problem.grid.require_resolved(x.dtype)
-        if not self._all_near(x):
-            self._look_into(x)
-        return self._q(step, x)
+        if self.encoding is None:
+            self.problem.grid.require_resolved(x.dtype)
+            if not self._all_near(x):
+                self._look_into(x)
+        with full_precision():
+            return self._q(step, self.encoding(x) if self.encoding else x)
 
     @cached_property
     def _near(self) -> tuple[Tensor, Tensor]:

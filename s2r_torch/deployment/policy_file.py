@@ -28,6 +28,7 @@ from s2r_torch.deployment.factors import Factors
 from s2r_torch.deployment.header import CAUSE, FALLBACK, check_header, check_promises
 from s2r_torch.deployment.likeness import Population, Reference
 from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.deployment.probes import probes, require_probes
 from s2r_torch.deployment.signature import sign, verify
 from s2r_torch.encoders.encoding import Encoding, rebuilt
 from s2r_torch.errors import CheckpointError, S2RError
@@ -73,8 +74,13 @@ def save_policy(
         sign_with: a private key; the signature is written beside the file (signature.py).
 
     Raises:
-        CheckpointError: numbers that are not finite, named with their members; or something that no file may hold.
+        CheckpointError: numbers that are not finite, named with their members; scores of fresh simulators for another
+            n_real; or something that no file may hold.
     """
+    scored = meta_policy.reference and meta_policy.reference.n_real
+    if scored not in (None, meta_policy.n_real):
+        got, cause = str(meta_policy.n_real), "a copy: replace(policy, n_real=..., reference=None)"
+        raise CheckpointError(expected=f"n_real = {scored}, as scores are for", got=got, cause=cause)
     path, tensors = Path(path), _tensors(meta_policy)
     require_ours(path, lambda start: start[8:9] == b"{", "a safetensors file")
     require_finite(tensors, meta_policy.ensemble)
@@ -123,7 +129,7 @@ def _tensors(policy: MetaPolicy) -> dict[str, Tensor]:
         found |= {"reference.mean": population.mean, "reference.scale": population.scale}
         found |= {"reference.loadings": population.factors.loadings, "reference.noise": population.factors.noise}
         found["reference.scores"] = policy.reference.scores
-    return found
+    return found | probes(policy)
 
 
 def _header(policy: MetaPolicy, family: dict | None, certificate: Certificate | None, notes: dict) -> dict:
@@ -251,7 +257,10 @@ def _assemble(header: dict, tensors: dict[str, Tensor]) -> MetaPolicy:
     kernel = make_kernel(made.pop("kernel"), made.pop("order"))
     estimator = DensityEstimator(problem.grid, kernel, tuple(made.pop("bandwidth")), **made)
     phi = _encoding(header, tensors, spec)
-    return MetaPolicy(ensemble, header["chosen"], estimator, cover, header["n_real"], _reference(tensors), phi)
+    chosen, n_real = header["chosen"], header["n_real"]
+    policy = MetaPolicy(ensemble, chosen, estimator, cover, n_real, _reference(tensors, n_real), phi)
+    require_probes(policy, tensors)
+    return policy
 
 
 def _spec(values: dict) -> ProblemSpec:
@@ -285,10 +294,10 @@ def _try_once(policy: MetaPolicy) -> None:
                 raise ValueError(f"values of shape {list(q.shape)} at step {step}, or not finite")
 
 
-def _reference(tensors: dict[str, Tensor]) -> Reference | None:
+def _reference(tensors: dict[str, Tensor], n_real: int) -> Reference | None:
     """What a world is compared with; None where a file holds no reference."""
     found = _below("reference.", tensors)
     if not found:
         return None
     factors = Factors(found["loadings"], found["noise"])
-    return Reference(Population(found["mean"], found["scale"], factors), found["scores"])
+    return Reference(Population(found["mean"], found["scale"], factors), found["scores"], n_real)

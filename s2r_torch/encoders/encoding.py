@@ -13,6 +13,7 @@ torch.Size([5, 2])
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,6 +31,7 @@ from s2r_torch.encoders import encoder_class
 from s2r_torch.encoders.contract import Encoder
 from s2r_torch.errors import CheckpointError, ObservationError, SettingError
 from s2r_torch.files.json_schema import MapOf, Record, Text, Values, check
+from s2r_torch.given import as_python
 from s2r_torch.held import attributes, changed, faults_of, numbers, opened, outside, stir, streams
 from s2r_torch.rng import kept_globals, seed_globals
 from s2r_torch.schema import arguments
@@ -65,6 +68,9 @@ class Encoding:
         Raises:
             ObservationError: another number of numbers, or readings or features that are not finite.
         """
+        if not isinstance(x, Tensor):
+            cause = "an array: torch.as_tensor(...)"
+            raise ObservationError(expected="readings in a torch.Tensor", got=type(x).__name__, cause=cause)
         if x.shape[-1] != self.raw.obs_dim:
             raise ObservationError(
                 expected=f"readings of {self.raw.obs_dim} numbers, which the encoder {self.name} takes",
@@ -91,8 +97,9 @@ def in_blocks(module: Encoder, rows: Tensor) -> Tensor:
     parts = list(rows.split(BLOCK))
     last = parts.pop()
     parts.append(torch.cat([last, rows.new_zeros(BLOCK - len(last), rows.shape[1])]))
-    with torch.no_grad():
-        return torch.cat([module(part) for part in parts])[: len(rows)]
+    ours = type(module).__module__.startswith("s2r_torch.")
+    with torch.no_grad():  # a user's module may write into what it is given
+        return torch.cat([module(part if ours else part.clone()) for part in parts])[: len(rows)]
 
 
 def made(name: str, settings: Mapping[str, Any], raw: ProblemSpec) -> Encoding:
@@ -102,13 +109,23 @@ def made(name: str, settings: Mapping[str, Any], raw: ProblemSpec) -> Encoding:
         SettingError: no encoder of that name, settings that it does not take, or one that does not give 1 to 3 numbers.
     """
     kind = partial(encoder_class(name), raw.obs_dim)
-    given = arguments(kind, settings, "encoder")
+    given = _plain(arguments(kind, settings, "encoder"), name)
     with kept_globals():  # a user's module may draw from global streams
         seed_globals(0)
         with _tried(name):
             module = kind(**given).eval()
     d = examined(module, name, raw)
     return Encoding(name, given, module, raw, features_spec(raw, (0.0,) * d, (1.0,) * d))
+
+
+def _plain(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Settings as the JSON values that policy files hold; raises SettingError for others."""
+    given = {key: as_python(value) if isinstance(value, np.generic) else value for key, value in settings.items()}
+    try:
+        return json.loads(json.dumps(given, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        cause = "modules, arrays and functions are made by its constructor, or loaded in `fit`"
+        _refuse_settings(name, str(error), cause)
 
 
 def features_spec(raw: ProblemSpec, low: tuple[float, ...], high: tuple[float, ...]) -> ProblemSpec:
@@ -246,6 +263,10 @@ def _called(module: Encoder, name: str, x: Tensor) -> Tensor:
         got = f"{z.dtype} of shape {list(z.shape)} for N = {len(x)}" if isinstance(z, Tensor) else type(z).__name__
         _refuse(name, f"float32 features [N, d] of readings [N, {x.shape[1]}]", got, "another type, or another shape")
     return z.clone()
+
+
+def _refuse_settings(name: str, got: str, cause: str) -> NoReturn:
+    raise SettingError(expected=f"settings of the encoder {name} that are JSON values", got=printable(got), cause=cause)
 
 
 def _refuse(name: str, expected: str, got: str, cause: str) -> NoReturn:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol, TypeVar
+from numbers import Integral
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.base import ProblemSpec, StateGraph, as_python
+from s2r_torch.episodes import require_generator, require_generators
 from s2r_torch.errors import SettingError
 from s2r_torch.families.noise import bernoulli
+from s2r_torch.held import faults_of
+from s2r_torch.text import printable
 
 Running = TypeVar("Running")
 Key = TypeVar("Key", bound=Hashable)
@@ -84,7 +89,7 @@ class LayeredWorld:
 
     def __init__(self, model: LayeredModel, theta: Tensor, generator: torch.Generator):
         self.model, self.spec, self.theta = model, model.spec, theta[None]
-        self._generators = [generator]
+        self._generators = [require_generator(generator)]
         self._state: Tensor | None = None
 
     def reset(self, n: int) -> Tensor:
@@ -131,13 +136,17 @@ def depth_first(start: Key, moves: Callable[[Key], Sequence[Key]], horizon: int)
         following[state] = [-1 if last else visit(target, path + (a,)) for a, target in enumerate(targets)]
         return state
 
-    visit(start, ())
+    with faults_of("moves(key) to give a key for each action, that can be one of a dict", "a fault in them, or a list"):
+        visit(start, ())
+    if len({*map(len, following)}) != 1:
+        got = f"{sorted({*map(len, following)})} of them"
+        raise SettingError(expected="the same number of actions in every state", got=got, cause="actions left out")
     return StateGraph(torch.tensor(following), torch.tensor([len(path) for path in paths]), tuple(paths)), keys
 
 
 def require_theta(theta: Tensor, names: Sequence[str]) -> Tensor:
-    """Returns theta [B, k] as float64, or raises SettingError."""
-    theta = torch.as_tensor(theta, dtype=torch.float64)
+    """Returns theta [B, k] as float64, a copy, or raises SettingError."""
+    theta = torch.as_tensor(theta, dtype=torch.float64).detach().clone()
     if theta.ndim != 2 or theta.shape[1] != len(names) or not bool(torch.isfinite(theta).all()):
         raise SettingError(
             expected=f"finite theta of shape [B, {len(names)}]: {', '.join(names)}",
@@ -147,19 +156,25 @@ def require_theta(theta: Tensor, names: Sequence[str]) -> Tensor:
     return theta
 
 
+def require_one(theta: Tensor, names: Sequence[str]) -> Tensor:
+    """Returns one theta [k] as float64, a copy, or raises SettingError."""
+    return require_theta(torch.as_tensor(theta, dtype=torch.float64)[None], names)[0]
+
+
 def require_ids(theta: Tensor, ids: Sequence[int]) -> tuple[int, ...]:
-    """Returns the ids as ints, or raises SettingError unless there is one per theta."""
-    if len(ids) != theta.shape[0]:
-        raise SettingError(expected=f"{theta.shape[0]} ids, one per theta", got=str(len(ids)), cause="a slice too many")
-    return tuple(int(i) for i in ids)
-
-
-def require_generators(generators: Sequence[torch.Generator], count: int) -> None:
-    """Raises SettingError unless there is one generator per simulator."""
-    if len(generators) != count:
+    """Returns the ids as ints, or raises SettingError unless there is one per theta, and another for each."""
+    listed = as_python(ids) if not isinstance(ids, range) else ids
+    found: tuple[Any, ...] = (
+        tuple(as_python(i) for i in listed) if isinstance(listed, list | tuple | range) else (None,)
+    )
+    whole = all(isinstance(i, Integral) and not isinstance(i, bool) for i in found)
+    if not whole or len(found) != theta.shape[0] or len({*found}) < len(found):
         raise SettingError(
-            expected=f"{count} generators, one per simulator", got=str(len(generators)), cause="another batch's streams"
+            expected=f"{theta.shape[0]} ids, different whole numbers, one per theta",
+            got=printable(repr(ids), 80),
+            cause="a slice too many, or one name for several: they would draw the same noise",
         )
+    return tuple(map(operator.index, found))
 
 
 def running(state: Running | None) -> Running:

@@ -23,7 +23,14 @@ from torch import Tensor
 from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import GroundTruth
-from s2r_torch.families.layered import LayeredSimulators, LayeredWorld, depth_first, require_range, require_theta
+from s2r_torch.families.layered import (
+    LayeredSimulators,
+    LayeredWorld,
+    depth_first,
+    require_one,
+    require_range,
+    require_theta,
+)
 from s2r_torch.families.likelihood import midpoints, offset_evidence
 from s2r_torch.families.noise import bump_draws, bump_nodes, require_smoothness
 from s2r_torch.given import taking
@@ -117,7 +124,7 @@ class Lock:
         return LayeredSimulators(self, require_theta(theta, THETA), ids)
 
     def world(self, theta: Tensor, generator: torch.Generator) -> LayeredWorld:
-        return LayeredWorld(self, require_theta(theta[None], THETA)[0], generator)
+        return LayeredWorld(self, require_one(theta, THETA), generator)
 
     def truth(self, theta: Tensor) -> GroundTruth:
         """The ground truth; exact for policies whose actions are smooth in x, and for V* and Q* always."""

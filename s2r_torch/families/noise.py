@@ -18,7 +18,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from s2r_torch.errors import SettingError
+from s2r_torch.base import require_count
 
 BLOCK = 2**15  # draws made together: they fit into the cache
 MAX_SMOOTHNESS = 8
@@ -26,13 +26,7 @@ MAX_SMOOTHNESS = 8
 
 def require_smoothness(k: int) -> int:
     """Returns k if it is a smoothness that can be drawn, else raises SettingError."""
-    if not (isinstance(k, int) and 1 <= k <= MAX_SMOOTHNESS):
-        raise SettingError(
-            expected=f"an integer smoothness in 1 .. {MAX_SMOOTHNESS}",
-            got=repr(k),
-            cause="noise is a median of 2k+1 uniforms",
-        )
-    return k
+    return require_count("smoothness", k, MAX_SMOOTHNESS, "noise is a median of 2k+1 uniforms")
 
 
 def bump_constant(k: int) -> float:

@@ -108,7 +108,7 @@ class AffineSensor:
             raise SettingError(expected=f"noise among {NOISES}", got=repr(self.noise), cause="a typo")
         for name in ("low", "high", "columns"):
             given = getattr(self, name)
-            if given is not None and len(given) != d:
+            if given is not None and len(real_numbers(name, given) if name != "columns" else given) != d:
                 raise SettingError(
                     expected=f"{d} numbers in {name}, one per name {self.names}", got=str(given), cause="another d"
                 )

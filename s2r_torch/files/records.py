@@ -94,6 +94,8 @@ class Codec:
         if isinstance(value, list | tuple):
             return [self._packed(item, f"{place}.{i}".lstrip("."), tensors) for i, item in enumerate(value)]
         if isinstance(value, dict):
+            if not all(isinstance(name, str) for name in value):
+                raise TypeError(f"keys that are no text at {place}")
             return {"map": self._all(value, place, tensors)}
         name = _name(type(value))
         if type(value) is Json:

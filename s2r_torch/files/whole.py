@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from s2r_torch.errors import FileError
+from s2r_torch.errors import FileError, SettingError
 from s2r_torch.text import printable
 
 
@@ -48,6 +48,8 @@ def real_path(path: Path | str) -> Path:
 
 def fixed_path(path: Path | str) -> Path:
     """The same path wherever users' code moves the process to; links are left to be followed. Raises as `real_path`."""
+    if not os.fspath(path):
+        raise SettingError(expected="a path", got="an empty text", cause="'.' is the working folder")
     real_path(path)
     return Path(path).expanduser().absolute()
 

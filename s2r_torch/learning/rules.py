@@ -21,12 +21,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from s2r_torch.base import is_real
 from s2r_torch.errors import SettingError
+from s2r_torch.given import refuse_kind
+from s2r_torch.held import faults_of
 from s2r_torch.planner.sample_sizes import erratum_threshold, log_events, printed_threshold, sharp_threshold
+from s2r_torch.text import printable
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,10 +188,28 @@ RULES: dict[str, Rule] = {
 
 
 def rule_named(name: str) -> Rule:
-    """The rule of that name."""
+    """The rule of that name, maybe a user's: whatever it raises, or returns in a verdict's place, is one error."""
     if name not in RULES:
         raise SettingError(expected=f"one of the rules {sorted(RULES)}", got=repr(name), cause="a typo")
-    return RULES[name]
+    return partial(_verdict, name, RULES[name])
+
+
+def _verdict(name: str, rule: Rule, evidence: Evidence, settings: RuleSettings) -> Verdict:
+    with faults_of(f"rule {name} to judge members", "a fault in its own code"):
+        verdict = rule(evidence, settings)
+    if not isinstance(verdict, Verdict):
+        refuse_kind(f"what rule {name} returned", verdict, "a Verdict")
+    keep, F = verdict.keep, len(evidence.risks)
+    if not (isinstance(keep, Tensor) and keep.dtype == torch.bool and keep.shape == (F,)):
+        got = f"{keep.dtype} of shape {list(keep.shape)}" if isinstance(keep, Tensor) else type(keep).__name__
+        cause = "indices in place of a mask, or a mask of the whole class"
+        raise SettingError(expected=f"keep [{F}] of bool from rule {name}, one per member alive", got=got, cause=cause)
+    for part in ("threshold", "accuracy"):
+        value = getattr(verdict, part)
+        if not is_real(value) or math.isnan(value):
+            cause = "math.inf where nothing is claimed"
+            raise SettingError(expected=f"a number as {part} from rule {name}", got=printable(repr(value)), cause=cause)
+    return verdict
 
 
 def _log_term(evidence: Evidence, settings: RuleSettings) -> float:

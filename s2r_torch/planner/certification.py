@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 
+from s2r_torch.base import is_real, require_count
 from s2r_torch.errors import SettingError
 
 START_UP = 0.75  # what the bettor pays before it knows the spread, in units of log(1 / delta) / M
@@ -22,6 +23,8 @@ START_UP = 0.75  # what the bettor pays before it knows the spread, in units of 
 
 def certification_slack(num_simulators: int, delta: float, spread: float = 0.5) -> float:
     """How far the certified value is expected to lie below the mean, in units of total episode reward."""
+    require_count("num_simulators", num_simulators)
+    _require_shares(0.5, delta, spread)
     L = -math.log(delta)
     return spread * math.sqrt(2 * L / num_simulators) + START_UP * L / num_simulators
 
@@ -37,13 +40,19 @@ def certification_simulators(epsilon: float, delta: float, spread: float = 0.5) 
     Raises:
         SettingError: a number out of range.
     """
-    if not (0 < epsilon < 1 and 0 < delta < 1 and 0 <= spread <= 0.5):
+    _require_shares(epsilon, delta, spread)
+    L = -math.log(delta)
+    linear = spread * math.sqrt(2 * L)
+    root = 2 * epsilon / (linear + math.sqrt(linear**2 + 4 * START_UP * L * epsilon))  # 1 / sqrt(M)
+    return math.ceil(root**-2 - 1e-9)
+
+
+def _require_shares(epsilon: float, delta: float, spread: float) -> None:
+    """Raises SettingError for a number out of range, or none."""
+    numbers = all(map(is_real, (epsilon, delta, spread)))
+    if not (numbers and 0 < epsilon < 1 and 0 < delta < 1 and 0 <= spread <= 0.5):
         raise SettingError(
             expected="epsilon, delta in (0, 1) and spread in [0, 1/2]",
             got=f"{epsilon}, {delta}, {spread}",
             cause="a percentage, or a variance for a standard deviation",
         )
-    L = -math.log(delta)
-    linear = spread * math.sqrt(2 * L)
-    root = 2 * epsilon / (linear + math.sqrt(linear**2 + 4 * START_UP * L * epsilon))  # 1 / sqrt(M)
-    return math.ceil(root**-2 - 1e-9)

@@ -38,7 +38,7 @@ def write_reports(results: Results, folder: Path | str) -> Summary:
 def figures(results: Results, summary: Summary) -> dict[str, Figure]:
     """The pictures of a run, by name."""
     judges = results.learned.outcome.exploration.D_hat
-    shown = surfaces(results.meta_policy, judges, results.draws.theta("judge", len(judges)))
+    shown = surfaces(results.certified.meta_policy, judges, results.draws.theta("judge", len(judges)))
     explored, names = results.explored, results.family.spec.obs_names
     return {
         "run": run_figure(summary, results.rows),

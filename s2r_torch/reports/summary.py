@@ -12,6 +12,7 @@ from s2r_torch.assurance.diagnostics import Finding
 from s2r_torch.comparators.contract import COMPARATORS
 from s2r_torch.deployment.certificate import Certificate
 from s2r_torch.deployment.policy_file import versions
+from s2r_torch.given import taking
 from s2r_torch.learning.bought import Bought, bought
 from s2r_torch.learning.calibration import density_b_bar
 from s2r_torch.learning.elimination import Call
@@ -140,6 +141,7 @@ class Summary:
         return build(Summary, values, "summary")
 
     @staticmethod
+    @taking()
     def of(results: Results) -> Summary:
         """The summary of a finished run."""
         settings, family = results.settings, results.family
@@ -294,7 +296,7 @@ def _eliminated(results: Results, ensemble: Ensemble) -> Eliminated:
 
 
 def _real(results: Results) -> RealEpisodes:
-    spec, policy = results.family.spec, results.meta_policy
+    spec, policy = results.family.spec, results.certified.meta_policy
     return RealEpisodes(
         drawn=results.deployed.episodes,
         sequences=len(policy.cover),

@@ -19,14 +19,14 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from s2r_torch.comparators.contract import COMPARATORS, Access, Learner, fitted_learner
+from s2r_torch.comparators.contract import COMPARATORS, Learner, attempted, fitted_learner
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import Family
 from s2r_torch.progress import Progress
 from s2r_torch.runs import stages
 from s2r_torch.runs.context import Context
 from s2r_torch.runs.evaluation import attempt_values, optimal_values
-from s2r_torch.runs.results import Cell, Fitted
+from s2r_torch.runs.results import Cell, Fitted, require_kept
 from s2r_torch.runs.run import Stages, learn_until_good
 from s2r_torch.runs.settings import Curve, RunSettings
 
@@ -66,13 +66,6 @@ def measure(
         FolderError: the folder is of another configuration or version.
     """
     comparators = {name: COMPARATORS.named(name)(**curve.settings) for name, curve in curves.items()}
-    for name, comparator in comparators.items():
-        if not isinstance(getattr(comparator, "access", None), Access):
-            raise SettingError(
-                expected=f"{name} to say what it sees: access = Access(...)",
-                got="nothing",
-                cause="a plugin of an earlier version; no row of the table is fair without it",
-            )
     run = Stages(settings, family, folder, progress, tuple(curves))
     run.see(run.do(stages.encode))
     run.do(stages.check)
@@ -97,9 +90,11 @@ def _fitting(name: str, comparator) -> Callable[..., Fitted]:
     def fit(context: Context, explored, trained, learned) -> Fitted:
         known = stages.known_before(context, explored, trained, learned)
         try:
-            return Fitted(fitted_learner(name, comparator, known), "")
+            learner = fitted_learner(name, comparator, known)
         except SettingError as error:  # settings were checked before: it is the family that it does not fit
             return Fitted(None, f"{error.got}: {error.cause}")
+        require_kept(name, learner)
+        return Fitted(learner, "")
 
     return fit
 
@@ -111,7 +106,7 @@ def _valuing(name: str, n: int | None, worlds: int, few: int | None) -> Callable
         context.progress.stage(name if n is None else f"{name}, n = {n}", None)
         held_out = stages.held_out(context, worlds).first(few)
         assert fitted.learner is not None  # those that do not fit the family are valued nowhere
-        attempt = _sized(fitted.learner, n).attempt(held_out)
+        attempt = attempted(name, _sized(fitted.learner, n), held_out)
         values: Tensor = attempt_values(attempt, held_out, context.settings.evaluation.n_rollouts)
         return Cell(
             name,

@@ -16,7 +16,7 @@ from s2r_torch.density.patches import Densities, Patches, all_rows
 from s2r_torch.deployment.deploy import deploy
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Act, Guard, Ledger, rollout
-from s2r_torch.errors import GraphMismatchError
+from s2r_torch.errors import GraphMismatchError, SimulatorError
 from s2r_torch.families import exact
 from s2r_torch.families.contract import GroundTruth
 from s2r_torch.families.draws import Draws
@@ -27,6 +27,7 @@ from s2r_torch.student import half_width
 from s2r_torch.workers.engines import Tell
 from s2r_torch.workers.simulators import in_parts, map_simulators
 
+ASKED = 8  # readings of every step that a policy is asked about twice
 MOST_WORLDS = 400  # for the curve of value against real-world episodes
 WORTHLESS = 0.98  # share of the optimum from which a policy without them leaves densities nothing to add
 
@@ -218,10 +219,23 @@ def attempt_values(attempt: Attempt, worlds: Worlds, n_rollouts: int) -> Tensor:
     truth = worlds.truth
     if truth is not None and attempt.exact:
         return attempt.exact(truth)
-    if truth is not None and not getattr(attempt.act, "has_memory", False):
+    if truth is not None and reactive(attempt.act, truth):
         return exact.policy_values(truth, attempt.act)[:, 0]
     seed = worlds.seed.child("value")
     return rollout(worlds.guard(worlds.purpose), attempt.act, n_rollouts, seed).returns.mean(1)
+
+
+def reactive(act: Act, truth: GroundTruth) -> bool:
+    """Whether a policy answers by (step, x) alone: alike when it is asked in the other order, which no episode has."""
+    if getattr(act, "has_memory", False):
+        return False
+    steps = range(truth.graph.horizon)
+    few = [truth.x[:, truth.graph.states_of(h)[0], :ASKED] for h in steps]
+    try:
+        one, other = ({h: act(h, few[h]) for h in order} for order in (steps, reversed(steps)))
+    except SimulatorError:  # what it remembers does not fit this order; a fault shows again in episodes
+        return False
+    return all(torch.equal(one[h], other[h]) for h in steps)
 
 
 def optimal_values(worlds: Worlds, unknown: StandIn = BOUND) -> Tensor:

@@ -21,6 +21,7 @@ from s2r_torch.deployment.likeness import Population, Reference
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.encoders.encoding import Encoding, rebuilt
 from s2r_torch.episodes import Transitions
+from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import Family
 from s2r_torch.families.encoded import EncodedFamily
 from s2r_torch.files.records import Codec, Json, Made
@@ -192,6 +193,18 @@ class Cell:
 def codec(comparators: tuple[str, ...]) -> Codec:
     """What writes and reads these records, with what those comparators learn."""
     return Codec([*RECORDS, *(COMPARATORS.named(name).learner for name in comparators)], MADE)
+
+
+def require_kept(name: str, learner: Learner) -> None:
+    """Raises SettingError unless a run can keep what a comparator learned, whether it keeps anything or not."""
+    try:
+        codec((name,)).pack(learner)
+    except TypeError as error:
+        raise SettingError(
+            expected=f"a learner of the comparator {name} made of tensors, numbers, text, and tuples and maps of them",
+            got=str(error),
+            cause="a module, an array or a function: keep its numbers as tensors, and make it anew in attempt",
+        ) from error
 
 
 def _ensemble(problem: Problem, groups: tuple[dict, ...], exact: bool) -> Ensemble:

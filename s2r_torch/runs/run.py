@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from s2r_torch.defaults import plain_torch
+from s2r_torch.defaults import plain_torch, trainable
 from s2r_torch.deployment.header import FALLBACK
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.encoders.encoding import Encoding
@@ -27,7 +27,7 @@ from s2r_torch.families.recipe import require_travel
 from s2r_torch.files.whole import fixed_path
 from s2r_torch.given import FILE, require_having, taking
 from s2r_torch.planner.looking import NOTE
-from s2r_torch.progress import Progress, Recorded, Row, Silent
+from s2r_torch.progress import Progress, Recorded, Row, Silent, require_progress
 from s2r_torch.rng import Seed
 from s2r_torch.runs import stages
 from s2r_torch.runs.certifying import require_exact_values
@@ -76,8 +76,8 @@ class Results:
 
     @property
     def meta_policy(self) -> MetaPolicy:
-        """The policy as it is deployed."""
-        return self.certified.meta_policy
+        """The policy as it is deployed: on raw readings, where there is an encoder."""
+        return replace(self.certified.meta_policy, encoding=self.encoded.encoding)
 
     @property
     def draws(self) -> Draws:
@@ -112,6 +112,7 @@ class Results:
 
 @taking(folder=(*FILE, None))
 @plain_torch()
+@trainable()
 def execute(
     settings: RunSettings,
     family: Family,
@@ -135,11 +136,11 @@ def execute(
     require_family("family", family)
     require_having("workers", workers, ("map", "close"), "workers, such as s2r_torch.workers.choice.workers_of(2)")
     if progress is not None:
-        require_having("progress", progress, ("stage", "advance", "record", "say"), "a Progress")
+        require_progress(progress)
     known_class(settings, family)  # these refuse what cannot be, before anything is drawn
     require_exact_values(settings, family)
     require_travel(family, workers)
-    folder = folder and fixed_path(folder)
+    folder = None if folder is None else fixed_path(folder)
     with held(folder):
         return all_stages(Stages(settings, family, folder, progress or Silent(), workers=workers))
 

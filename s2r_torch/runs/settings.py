@@ -13,7 +13,7 @@ from s2r_torch.assurance.appraisal import AppraisalSettings
 from s2r_torch.assurance.certify import CertificateSettings
 from s2r_torch.assurance.diagnostics import DiagnosticSettings
 from s2r_torch.base import ProblemSpec
-from s2r_torch.comparators.contract import COMPARATORS
+from s2r_torch.comparators.contract import COMPARATORS, require_labels
 from s2r_torch.encoders.encoding import IDENTITY, Encoding, made
 from s2r_torch.errors import SettingError
 from s2r_torch.learning.calibration import CalibrationSettings
@@ -135,6 +135,7 @@ class RunSettings(Settings):
         for name, given in self.comparators.items():
             comparator = COMPARATORS.named(name)
             comparator(**arguments(comparator, given, f"comparators.{name}"))
+        require_labels(self.comparators)
 
     def encoding(self, raw: ProblemSpec) -> Encoding | None:
         """The encoder of readings like these, not fitted yet; None where readings are taken as they are.
@@ -222,3 +223,4 @@ class ComparisonSettings(Settings):
             comparator = COMPARATORS.named(name)
             for given in [{**curve.settings, "n": n} for n in curve.sizes] or [dict(curve.settings)]:
                 comparator(**arguments(comparator, given, f"compare.curves.{name}"))
+        require_labels(self.curves)

@@ -20,7 +20,7 @@ from s2r_torch.assurance.certify import certify as certify_policy
 from s2r_torch.assurance.diagnostics import diagnose as diagnose_assumptions
 from s2r_torch.assurance.rehearsal import make_reference, rehearse
 from s2r_torch.base import PredictorGroup, told
-from s2r_torch.comparators.contract import COMPARATORS, Known, Worlds, fitted_learner
+from s2r_torch.comparators.contract import COMPARATORS, Known, Worlds, attempted, fitted_learner
 from s2r_torch.comparators.open_loop import best_action_list
 from s2r_torch.coverage import path_cover
 from s2r_torch.density.patches import Patches
@@ -56,6 +56,7 @@ from s2r_torch.runs.results import (
     Learned,
     NetEstimate,
     Trained,
+    require_kept,
 )
 from s2r_torch.runs.training import densities_of_fewer, make_trainer
 from s2r_torch.tours import decisions
@@ -255,7 +256,10 @@ def compare(context: Context, explored: Explored, trained: Trained, learned: Lea
     context.progress.stage("fit comparators", None)
     known = known_before(context, explored, trained, learned)
     chosen = {name: COMPARATORS.named(name)(**given) for name, given in context.settings.comparators.items()}
-    return Compared({name: fitted_learner(name, comparator, known) for name, comparator in chosen.items()})
+    learners = {name: fitted_learner(name, comparator, known) for name, comparator in chosen.items()}
+    for name, learner in learners.items():
+        require_kept(name, learner)
+    return Compared(learners)
 
 
 def known_before(context: Context, explored: Explored, trained: Trained, learned: Learned) -> Known:
@@ -283,7 +287,7 @@ def evaluate(
         meta_policy, draws, sizes.population, sizes.num_worlds, sizes.readings, sizes.n_rollouts, unknown
     )
     worlds = held_out(context, sizes.population)
-    attempts = {name: learner.attempt(worlds) for name, learner in compared.learners.items()}
+    attempts = {name: attempted(name, learner, worlds) for name, learner in compared.learners.items()}
     values = evaluation.value_attempts(attempts, worlds, sizes.n_rollouts, unknown)
     wrong = evaluation.check_graph(meta_policy, draws)
     found = appraised.appraisal  # from simulators alone; what is sure there is not said again

@@ -119,7 +119,7 @@ def value_of(kind: Any, value: Any, key: str, whole: Any = None) -> Any:
     """
     origin, parts, whole = get_origin(kind), get_args(kind), whole or kind
     if kind is Any:
-        return value
+        return _copied(value)
     if origin is Annotated:
         made = value_of(parts[0], value, key, whole)
         for constraint in parts[1:]:
@@ -139,6 +139,13 @@ def value_of(kind: Any, value: Any, key: str, whole: Any = None) -> Any:
         return _literal(parts, value) if origin is Literal else _SCALARS[kind](value)
     except ValueError as wrong:
         raise _refused(whole, value, key, str(wrong)) from None
+
+
+def _copied(value: Any) -> Any:
+    """The same lists and dictionaries anew: whoever gave them may write into them later."""
+    if type(value) is dict:
+        return {name: _copied(one) for name, one in value.items()}
+    return [_copied(one) for one in value] if type(value) is list else value
 
 
 def _of_union(parts: tuple, value: Any, key: str, whole: Any) -> Any:

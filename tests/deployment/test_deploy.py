@@ -152,5 +152,5 @@ def test_what_a_world_shows_is_checked(spoil, error, message):
 
 def test_a_cover_that_misses_a_state():
     meta = policy_of(WORLD, CLASS)
-    with pytest.raises(SettingError, match="visits every state"):
+    with pytest.raises(SettingError, match="sequences of .* actions that visit all .* states"):
         deploy(replace(meta, cover=meta.cover[:1]), WORLD.world(0.1, 0))

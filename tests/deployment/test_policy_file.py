@@ -278,7 +278,7 @@ def test_a_weight_that_breaks_the_bound_is_refused(tmp_path, monkeypatch):
     """A network whose layers are not normalised has only its certificate, computed at every load."""
 
     class Loose(LookupNet):
-        name = "loose"
+        name, default_bound = "loose", 30.0
 
         def lipschitz_bound(self):
             return 20 * self.steps[0].first.weight.detach().double().abs().amax().expand(self.size)
@@ -286,7 +286,6 @@ def test_a_weight_that_breaks_the_bound_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(NETS._known, "loose", Loose)
     path = tmp_path / "policy.safetensors"
     policy = policy_of(("loose",))
-    policy.ensemble.groups[0].declared_bound = 30.0
     save_policy(path, policy)
     load_policy(path)
     with pytest.raises(LipschitzError, match="a Lipschitz constant of at most 30; got"):

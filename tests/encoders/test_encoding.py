@@ -6,6 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from support.strip import strip
@@ -305,3 +306,37 @@ def test_a_constructor_reads_no_file(tmp_path):
     register_encoder(f"reads{len(ENCODERS)}")(Reads)
     with pytest.raises(SettingError, match="a constructor without files .*scale.txt; .*read it in `fit`"):
         require_rebuilt(made(Reads.name, {}, RAW))
+
+
+def test_an_encoder_may_write_into_readings_and_these_stay_as_they_are():
+    class Doubling(Encoder):
+        def forward(self, x):
+            return x.mul_(2.0)[:, :2]
+
+    register_encoder("doubling_in_place")(Doubling)
+    x = torch.rand(200, 14, generator=torch.Generator().manual_seed(0))
+    kept = x.clone()
+    z = made("doubling_in_place", {}, RAW)(x)
+    assert torch.equal(x, kept) and torch.equal(z.float(), 2 * kept[:, :2])
+
+
+def test_settings_are_values_that_a_file_holds():
+    class Told(Encoder):
+        def __init__(self, obs_dim: int, gain=1.0):
+            super().__init__(obs_dim)
+            self.gain = gain if isinstance(gain, float) else 1.0
+
+        def forward(self, x):
+            return x[:, :2] * self.gain
+
+    register_encoder("told")(Told)
+    phi = made("told", {"gain": np.float32(2)}, RAW)
+    assert phi.recipe() == {"name": "told", "settings": {"gain": 2.0}} and type(phi.settings["gain"]) is float
+    for gain in (nn.Linear(2, 2), abs, torch.zeros(2), float("nan")):
+        with pytest.raises(SettingError, match="settings of the encoder told that are JSON values"):
+            made("told", {"gain": gain}, RAW)
+
+
+def test_readings_come_in_a_tensor():
+    with pytest.raises(ObservationError, match="readings in a torch.Tensor; got ndarray"):
+        made("pca", {}, RAW)(np.zeros((3, 14)))

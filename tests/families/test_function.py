@@ -302,3 +302,74 @@ def test_hardly_any_theta_pays_more_than_the_scale():
     totals = torch.empty(200, 256 + 1500, dtype=torch.float64).exponential_(generator=Seed.root(0).generator())
     above = [bool((row[256:] > propose_scale(10 * row[:256]) / 10).any()) for row in totals]
     assert sum(above) <= 6  # 165 with a margin of 5 % of the largest
+
+
+class Reading:
+    """A sensor of one's own: an `AffineSensor`, and what it makes of what it is given."""
+
+    low, high, names = (-9.0,), (9.0,), ("x",)
+    inner = AffineSensor(("x",), offset=lambda theta: theta[:, 0], width=lambda theta: 0.2 + theta[:, 1] / 2)
+
+    def __init__(self, read=lambda sensor, *given: sensor.read(*given), **parts):
+        self._read = read
+        vars(self).update(parts)
+
+    def read(self, *given):
+        return self._read(self.inner, *given)
+
+
+def railed(**changes):
+    def step(theta, place, action):
+        place += 1 if action == 1 else -1
+        return place, theta.w if place == 3 else 1 - theta.w if place == -3 else 0.0
+
+    parts = {
+        "name": "railed",
+        "step": step,
+        "start": 0,
+        "num_actions": 2,
+        "horizon": 3,
+        "theta_names": ("offset", "w"),
+        "prior": uniform_prior((-0.2, 0.2), (0.0, 1.0)),
+        "sensor": Reading(),
+    }
+    return FunctionFamily(**parts | changes)
+
+
+def test_readings_in_float32_are_readings():
+    check_family(railed(sensor=Reading(lambda sensor, *given: sensor.read(*given).float()))).require()
+
+
+def test_a_sensor_that_writes_into_theta_is_named():
+    def writing(sensor, theta, latent, generators):
+        theta.mul_(0.9)
+        return sensor.read(theta, latent, generators)
+
+    simulators = railed(sensor=Reading(writing)).simulators(torch.ones(1, 2) / 10, (0,))
+    with pytest.raises(SettingError, match="a sensor of railed that leaves what it is given as it is"):
+        simulators.reset(2, [torch.Generator()])
+
+
+def test_settings_of_a_family_are_its_own():
+    settings = {"sizes": [1]}
+    family = railed(settings=settings)
+    settings["sizes"].append(2)
+    family.parameters()["sizes"].append(3)
+    assert family.parameters() == {"sizes": [1]}
+    with pytest.raises(SettingError, match="settings: dict; got list"):
+        railed(settings=[1])
+
+
+def test_edges_of_a_box_are_numbers_and_smoothness_is_one_of_any_library():
+    with pytest.raises(SettingError, match="low: a number per coordinate, in a tuple; got -5.0"):
+        AffineSensor(("x",), low=-5.0, high=5.0)
+    assert AffineSensor(("x",), low=np.array([-5.0]), high=[5.0], smoothness=np.int64(2)).smoothness == 2
+
+
+def test_a_quadrature_in_numpy_is_one():
+    def quadrature(theta, latent):
+        return (part.numpy() for part in Reading.inner.quadrature(theta, latent))
+
+    theta = torch.tensor([[0.1, 0.3]], dtype=torch.float64)
+    family, plain = railed(sensor=Reading(quadrature=quadrature)), railed(sensor=Reading.inner)
+    assert torch.equal(family.truth(theta).x, plain.truth(theta).x)

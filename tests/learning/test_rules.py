@@ -13,7 +13,7 @@ from support.pac_checks import check_failure_rate
 from torch import Tensor
 
 from s2r_torch.errors import SettingError
-from s2r_torch.learning.rules import RULES, Evidence, RuleSettings, a_posteriori_accuracy, rule_named
+from s2r_torch.learning.rules import RULES, Evidence, RuleSettings, a_posteriori_accuracy, pooled, rule_named
 
 DELTA = 0.1
 SAFE = sorted(set(RULES) - {"calibrated"})  # `calibrated` is `pooled` under another name for b_bar
@@ -57,7 +57,7 @@ def test_every_rule_is_known_by_name_and_says_what_it_did():
     trial = draw(0.1, 0)
     for name, rule in RULES.items():
         verdict = rule_named(name)(trial.evidence, trial.settings)
-        assert rule is rule_named(name)
+        assert torch.equal(rule(trial.evidence, trial.settings).keep, verdict.keep)
         assert verdict.keep.dtype == torch.bool and verdict.keep.shape == (16,)
         assert verdict.keep.any() and verdict.threshold > 0 and verdict.accuracy > 0
 
@@ -219,3 +219,29 @@ def test_the_printed_rule_keeps_what_the_paper_says_it_removes(seed):
         verdict = RULES[name](evidence, settings)
         assert verdict.keep.tolist() == [True, False]
         assert verdict.accuracy < claimed
+
+
+NO_VERDICTS = {
+    "a tensor": (lambda given: given.keep, "what rule mine returned: a Verdict; got Tensor"),
+    "nothing": (lambda given: None, "what rule mine returned: a Verdict; got NoneType"),
+    "floats": (lambda given: replace(given, keep=given.keep.double()), r"keep \[16\] of bool from"),
+    "indices": (
+        lambda given: replace(given, keep=given.keep.nonzero().flatten()),
+        r"keep \[16\] of bool from",
+    ),
+    "one more": (lambda given: replace(given, keep=torch.ones(17, dtype=torch.bool)), r"keep .*; got .*\[17\]"),
+    "no threshold": (lambda given: replace(given, threshold=None), "a number as threshold from rule mine; got None"),
+    "NaN": (lambda given: replace(given, accuracy=math.nan), "a number as accuracy from rule mine; got nan"),
+    "a fault": (lambda given: 1 / 0, "rule mine to judge members; got ZeroDivisionError"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_VERDICTS)
+def test_a_rule_of_one_s_own_gives_a_verdict_or_one_error(kind, monkeypatch):
+    trial, (verdict, words) = draw(0.1, 0), NO_VERDICTS[kind]
+    given = trial.evidence, trial.settings
+    monkeypatch.setitem(RULES, "mine", pooled)
+    assert torch.equal(rule_named("mine")(*given).keep, pooled(*given).keep)
+    monkeypatch.setitem(RULES, "mine", lambda *given: verdict(pooled(*given)))
+    with pytest.raises(SettingError, match=words):
+        rule_named("mine")(*given)

@@ -1,7 +1,6 @@
 """Curves: every cell in the same worlds, kept when interrupted, done again only where what it is made of changed."""
 
 from dataclasses import fields, replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,8 +8,8 @@ from omegaconf import OmegaConf
 from support.known import FAST, PARAMETERS, known_on
 from support.smoke import composed, small_settings
 
-from s2r_torch.comparators.contract import COMPARATORS, fitted_learner
-from s2r_torch.errors import SettingError, SimulatorError
+from s2r_torch.comparators.contract import COMPARATORS
+from s2r_torch.errors import SettingError
 from s2r_torch.families import make_family
 from s2r_torch.progress import Silent
 from s2r_torch.runs.curves import Curve, Measured, _fitting, measure
@@ -104,19 +103,6 @@ def test_who_does_not_fit_the_family_is_left_out_and_named(monkeypatch):
     monkeypatch.setattr("s2r_torch.runs.stages.known_before", lambda *args: bare)
     fitted = _fitting("mine", COMPARATORS["bayes"]())(None, None, None, None)
     assert fitted.learner is None and "unknown" in fitted.left_out
-
-
-@pytest.mark.parametrize(
-    ("fit", "error", "words"),
-    [
-        (lambda known: 1 / 0, SimulatorError, "fit of the comparator mine .*ZeroDivisionError"),
-        (lambda known: None, SettingError, "what fit of the comparator mine returned: a learner, .*; got NoneType"),
-    ],
-    ids=["raises", "nothing"],
-)
-def test_a_fault_of_a_comparator_names_it(fit, error, words):
-    with pytest.raises(error, match=words):
-        fitted_learner("mine", SimpleNamespace(fit=fit), None)
 
 
 def test_the_comparison_that_ships_is_one_that_can_be_run():

@@ -46,7 +46,8 @@ def test_a_run_sees_features_and_its_policy_file_takes_raw_readings(finished):
     assert policy.spec.obs_dim == 14 and policy.problem.spec.obs_dim == 2
     assert load_policy_file(path).family == {"name": "strip", "parameters": {}}
     raw = deployed(policy)
-    seen = deploy(results.meta_policy, EncodedWorld(world(), policy.encoding), refuse=False)
+    assert results.meta_policy.spec == policy.spec  # it may be saved by hand
+    seen = deploy(results.certified.meta_policy, EncodedWorld(world(), policy.encoding), refuse=False)
     assert torch.equal(raw.D_real, seen.D_real) and raw.likeness == seen.likeness
     x = world(3).reset(20)
     assert torch.equal(raw.policy.act(0, x), seen.policy.act(0, policy.encoding(x)))

@@ -131,7 +131,7 @@ def statistics(probe: Probe, graph: StateGraph, theta: Tensor) -> Tensor:
     needs = torch.zeros(graph.num_states, dtype=torch.int64).index_fill(0, states, READINGS)
     drawn, found = readings(probe.simulators(theta), graph, needs, probe.seed.child("statistics")), []
     for s in states.tolist():
-        x = drawn[s]
+        x = drawn[s].double()
         q = torch.quantile(x, torch.tensor(LEVELS, dtype=torch.float64), dim=1)  # [levels, B, d]
         centred = x - x.mean(1, keepdim=True)
         covariance = torch.einsum("bni,bnj->bij", centred, centred).flatten(1) / READINGS

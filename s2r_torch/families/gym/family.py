@@ -2,11 +2,12 @@
 
 The environment gives the latent dynamics, which must be deterministic with a fixed start; a `Sensor` turns latent
 numbers into readings under theta, a `RewardModel` turns moves into mean rewards under theta (`replay.family`).
-This is the only module that imports Gymnasium.
+This and `actions` are the only modules that import Gymnasium.
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ import gymnasium
 import numpy as np
 from torch import Tensor
 
-from s2r_torch.base import require_count, unmasked
+from s2r_torch.base import unmasked
 from s2r_torch.errors import ObservationError, RewardError, SettingError, SimulatorError
-from s2r_torch.families.contract import truth, users
+from s2r_torch.families.contract import plain_number, truth, users
+from s2r_torch.families.gym.actions import Held, held_actions, make_env, plain_reward
 from s2r_torch.families.replay.family import Payoff, Prior, ReplayFamily
 from s2r_torch.families.replay.simulators import Moves, RewardModel, own_reward
 from s2r_torch.families.sensors import Sensor
@@ -30,7 +32,6 @@ __all__ = ["GymFamily", "Moves", "held_actions", "make_env"]
 Make = Callable[[Tensor], gymnasium.Env]  # theta [k] -> environment
 Latent = Callable[[Any, Any], Sequence[float]]  # (unwrapped environment, raw observation) -> numbers
 
-ROUNDING = 1e-6  # of the edges of an action space, which are float32
 OTHER_SEED = 7919  # added to the seed of resets, where another one is wanted
 
 
@@ -45,77 +46,6 @@ def observed_numbers(env: gymnasium.Env, observation: object) -> list[float]:
             cause="a Dict, Tuple or text: give latent=(env, observation) -> numbers, or "
             "use gymnasium.wrappers.FlattenObservation",
         ) from error
-
-
-@taking()
-def make_env(env_id: str, actions: int | None = None, **settings) -> gymnasium.Env:
-    """`gymnasium.make` without the checker that warns in the middle of a run; third-party ids are `module:Id`.
-
-    Args:
-        env_id: what Gymnasium calls it.
-        actions: only the first so many of its discrete actions; None for all.
-        settings: of the environment.
-
-    Raises:
-        ImportError: the environment's package is not installed.
-    """
-    try:
-        env = gymnasium.make(env_id, disable_env_checker=True, **settings)
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise ImportError(str(error)) from error
-    except gymnasium.error.UnregisteredEnv as error:
-        cause = "a typo, or a package that is not imported: 'module:Id' imports it"
-        raise SettingError(expected="an environment that Gymnasium knows", got=printable(error), cause=cause) from error
-    except TypeError as error:
-        raise SettingError(
-            expected=f"settings of {env_id}", got=printable(error), cause="a typo in a setting"
-        ) from error
-    if actions is None:
-        return env
-    space = env.action_space
-    if not isinstance(space, gymnasium.spaces.Discrete) or require_count("actions", actions) > space.n:
-        cause = "actions are the first so many of those that there are"
-        raise SettingError(expected=f"actions among those of {env_id}: {space}", got=str(actions), cause=cause)
-    return gymnasium.wrappers.TransformAction(env, lambda action: action, gymnasium.spaces.Discrete(actions))
-
-
-@taking()
-def held_actions(env: gymnasium.Env, actions: Sequence[Sequence[float]], steps: int = 1) -> gymnasium.Env:
-    """An environment of continuous actions as one of a few, each held for several steps, or until the episode ends.
-
-    Args:
-        env: its action space is a box.
-        actions: what action 0, 1, .. stands for.
-        steps: of the environment, for one of ours; rewards add up.
-    """
-    meant, space = np.asarray(actions, dtype=np.float64), env.action_space
-    require_count("steps", steps)
-    if not isinstance(space, gymnasium.spaces.Box):
-        cause = "an environment of discrete actions needs none of this"
-        raise SettingError(expected="an environment whose actions are a Box", got=printable(space), cause=cause)
-    fits = len(meant) and meant.shape[1:] == space.shape
-    if not fits or not ((meant >= space.low - ROUNDING) & (meant <= space.high + ROUNDING)).all():
-        raise SettingError(
-            expected=f"actions [A, *{list(space.shape)}] within {printable(space)}",
-            got=printable(f"{meant.tolist()}", 80),
-            cause="[[-1.0], [1.0]] for two actions of one number",
-        )
-
-    class Held(gymnasium.Wrapper):
-        def __init__(self, env):
-            super().__init__(env)
-            self.action_space = gymnasium.spaces.Discrete(len(meant))
-
-        def step(self, action):
-            total = 0.0
-            for _ in range(steps):
-                observation, reward, terminated, truncated, info = self.env.step(meant[action])
-                total += float(reward)
-                if truth(terminated) or truth(truncated):
-                    break
-            return observation, total, terminated, truncated, info
-
-    return Held(env)
 
 
 class GymFamily(ReplayFamily):
@@ -249,7 +179,7 @@ class GymEpisode:
 
     def reset(self) -> list[float]:
         """A full reset; returns the latent numbers of the start."""
-        self.observation = reset_env(self.env, seed=next(self._seeds), options=self._options)
+        self.observation = reset_env(self.env, seed=next(self._seeds), options=copy.deepcopy(self._options))
         self.ended, self._actions = False, []
         return self.latent()
 
@@ -260,7 +190,7 @@ class GymEpisode:
             ObservationError: one is NaN or infinite.
         """
         with users("latent(env, observation)"):
-            numbers = [float(number) for number in self._latent(self.env.unwrapped, self.observation)]
+            numbers = [plain_number(number) for number in self._latent(self.env.unwrapped, self.observation)]
         bad = [i for i, number in enumerate(numbers) if not np.isfinite(number)]
         if bad:
             raise ObservationError(
@@ -373,25 +303,9 @@ def layers(env: gymnasium.Env) -> list[gymnasium.Env]:
 
 
 def time_limit(env: gymnasium.Env) -> int | None:
-    """After how many steps episodes are cut, if they are."""
-    limits = [e._max_episode_steps for e in layers(env) if isinstance(e, gymnasium.wrappers.TimeLimit)]
+    """After how many whole steps episodes are cut, if they are; several of the environment may be one of ours."""
+    limits, held = [], 1
+    for layer in layers(env):
+        held *= layer.steps if isinstance(layer, Held) else 1
+        limits += [layer._max_episode_steps // held] if isinstance(layer, gymnasium.wrappers.TimeLimit) else []
     return min(limits, default=None)
-
-
-def plain_reward(reward: object) -> float:
-    """A reward, whatever number or array of one number it is, as a float.
-
-    >>> plain_reward(np.array([1], dtype=np.int32))
-    1.0
-    """
-    try:
-        numbers = np.asarray(np.nan if isinstance(reward, str | bytes) else reward, dtype=np.float64)
-    except (TypeError, ValueError):
-        numbers = np.asarray([np.nan])
-    if numbers.size != 1 or not np.isfinite(numbers).all() or reward is None:
-        raise RewardError(
-            expected="one finite reward",
-            got=printable(reward, 80),
-            cause="a vector of rewards (give a reward model that does not use them), or a fault in the environment",
-        )
-    return numbers.item()

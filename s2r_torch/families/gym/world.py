@@ -53,13 +53,14 @@ class EnvWorld:
         self._reading = torch.empty(0)
         self._ended = False
         self._path: tuple[int, ...] = ()
+        self._running = False
 
     def reset(self, n: int) -> Tensor:
         """Starts an episode; returns x [1, d]."""
         if n != 1:
             raise SettingError(expected="one episode at a time", got=str(n), cause="there is one environment")
         seed, self._seed = self._seed, None
-        self._ended, self._path = False, ()
+        self._ended, self._path, self._running = False, (), True
         try:
             result = self._env.reset(seed=seed)
         except TypeError as error:
@@ -70,7 +71,9 @@ class EnvWorld:
 
     def step(self, actions: Tensor) -> Tensor:
         """Takes an action [1]; returns the next x [1, d]."""
-        action = int(actions[0])
+        if not self._running:
+            raise SettingError(expected="reset before step", got="a step", cause="a world that was not started")
+        action = self._action(actions)
         self._path += (action,)
         if self._ended:
             return self._reading.clone()
@@ -95,6 +98,14 @@ class EnvWorld:
     def close(self) -> None:
         """Closes the environment."""
         self._env.close()
+
+    def _action(self, actions: Tensor) -> int:
+        """The one action [1]; raises SettingError for anything else."""
+        whole = isinstance(actions, Tensor) and actions.shape == (1,) and not actions.is_floating_point()
+        if not whole or not 0 <= int(actions) < self.spec.num_actions:
+            expected = f"one action in 0 .. {self.spec.num_actions - 1}, as a tensor [1]"
+            raise SettingError(expected=expected, got=printable(repr(actions), 80), cause="there is one environment")
+        return int(actions)
 
     def _goes_on(self) -> bool:
         """Whether, from where the episode is, different actions lead to different states."""

@@ -11,6 +11,7 @@ be credited with what it pays. Where a start can be chosen, let the first action
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,9 +29,10 @@ from s2r_torch.base import (
     real_numbers,
     require_count,
 )
+from s2r_torch.episodes import require_generator
 from s2r_torch.errors import RewardError, S2RError, SettingError
 from s2r_torch.families.contract import GroundTruth, names_of, require_name, users
-from s2r_torch.families.layered import require_theta
+from s2r_torch.families.layered import require_one, require_theta
 from s2r_torch.families.noise import bernoulli
 from s2r_torch.families.replay.determinism import Dynamics, Trust
 from s2r_torch.families.replay.proposals import (
@@ -45,6 +47,7 @@ from s2r_torch.families.replay.simulators import Moves, ReplaySimulators, Reward
 from s2r_torch.families.replay.tree import Episode, ReplayTree, merged_graph
 from s2r_torch.families.sensors import Sensor, require_sensor
 from s2r_torch.given import taking
+from s2r_torch.held import untouched
 from s2r_torch.rng import Seed, kept_globals
 
 Prior = Callable[[int, torch.Generator], Tensor]  # n -> theta [n, k], float64
@@ -109,7 +112,7 @@ class ReplayFamily:
             horizon = require_count("horizon", horizon, MOST_STEPS, EVERY_TICK)
         self.dynamics, self.payoff = dynamics, payoff
         self.proposed: dict[str, str] = {}
-        self._prior, self._settings = prior, dict(settings or {})
+        self._prior, self._settings = prior, copy.deepcopy(dict(settings or {}))
         actions, limit = dynamics.sizes(self._first_theta, horizon)
         self.num_actions = require_count("num_actions", actions, MOST_ACTIONS, CUT_FINE)
         self.horizon = self._propose_horizon(limit) if horizon is None else horizon
@@ -155,7 +158,7 @@ class ReplayFamily:
 
     def world(self, theta: Tensor, generator: torch.Generator) -> SteppedWorld:
         """A world whose environments are stepped."""
-        return SteppedWorld(self, require_theta(theta[None], self.theta_names)[0], generator)
+        return SteppedWorld(self, require_one(theta, self.theta_names), require_generator(generator))
 
     def truth(self, theta: Tensor) -> GroundTruth | None:
         """The ground truth of shared dynamics and a sensor that has `quadrature`, else None.
@@ -169,7 +172,8 @@ class ReplayFamily:
         self._check_dynamics(theta)
         graph, nodes = self._merged
         with users("the sensor's quadrature"):
-            x, weight = self.sensor.quadrature(theta, self._tree.latent(nodes))
+            points = self.sensor.quadrature(theta, self._tree.latent(nodes))
+            x, weight = (torch.as_tensor(part, dtype=torch.float64) for part in points)
         expected = (len(theta), graph.num_states), len(self.sensor.names)
         if x.ndim != 4 or (x.shape[:2], x.shape[3]) != expected or weight.shape != x.shape[:3]:
             raise SettingError(
@@ -195,7 +199,7 @@ class ReplayFamily:
 
     def parameters(self) -> dict:
         """Keyword arguments that rebuild this family."""
-        return dict(self._settings)
+        return copy.deepcopy(self._settings)
 
     def episode(self, theta: Tensor) -> Episode:
         """A new environment of theta [k], to be stepped for real."""
@@ -220,6 +224,11 @@ class ReplayFamily:
                 else "rewards are not scaled, or costs below 0 (shift or drop them; give a reward model)",
             )
         return following, mean
+
+    def read(self, theta: Tensor, latent: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """What the sensor reads, x [B, n, d], at latent [B, n, l] under theta [B, k]."""
+        with untouched(f"a sensor of {self.name}", theta):
+            return self.sensor.read(theta, latent, generators)
 
     def pay(self, mean: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """What is paid [B, n] where these are the mean rewards; row b consumes generator b, if it is random."""

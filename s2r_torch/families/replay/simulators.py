@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from s2r_torch.families.layered import require_generators, require_ids, running
+from s2r_torch.episodes import require_generators
+from s2r_torch.families.layered import require_ids, running
 from s2r_torch.families.replay.tree import Episode, ReplayTree
 
 
@@ -77,7 +78,7 @@ class ReplaySimulators:
     def _enter(self, nodes: Tensor) -> Tensor:
         """What is read at these nodes [B, n], where the episodes are from now on."""
         self._nodes = nodes
-        return self.family.sensor.read(self.theta, self.tree.latent(nodes), self._generators)
+        return self.family.read(self.theta, self.tree.latent(nodes), self._generators)
 
 
 @dataclass
@@ -155,4 +156,4 @@ class SteppedWorld:
     def _read(self, walk_of: list[int]) -> Tensor:
         """What every episode reads, given its walk."""
         seen = torch.tensor([walk.episode.latent() for walk in self._walks], dtype=torch.float64)
-        return self.family.sensor.read(self.theta[None], seen[walk_of][None], [self._generator])[0]
+        return self.family.read(self.theta[None], seen[walk_of][None], [self._generator])[0]

@@ -20,8 +20,9 @@ them, `make_embedding`; `@register("name")` makes `net=name` work:
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,6 +32,7 @@ from s2r_torch.base import check_shape
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.patches import Densities, Patches, dense, heights, looked_up, taken, takes_patches
 from s2r_torch.errors import LipschitzError, SettingError
+from s2r_torch.given import refuse_kind
 from s2r_torch.predictors.nets.heads import head_class
 from s2r_torch.predictors.nets.learned_embeddings import Embedding
 from s2r_torch.predictors.nets.lipschitz import module_list
@@ -38,7 +40,7 @@ from s2r_torch.predictors.nets.lipschitz_estimate import LipschitzEstimate
 from s2r_torch.predictors.nets.recipe import empty_net, require_like
 from s2r_torch.predictors.nets.settings import net_settings
 from s2r_torch.predictors.nets.steps import Constants, Sizes, Step
-from s2r_torch.predictors.nets.summaries import require_summary
+from s2r_torch.predictors.nets.summaries import is_ours, require_summary
 from s2r_torch.problem import Problem
 
 if TYPE_CHECKING:
@@ -84,23 +86,24 @@ class Net(nn.Module):
     def __init__(self, problem: Problem, members: int, generator: torch.Generator | None, **settings):
         super().__init__()
         told, self.options = net_settings(self.name, self.options, settings)
-        bound = self.default_bound if told.lipschitz_bound is None else told.lipschitz_bound
+        own = (("lipschitz_bound", self.default_bound), ("head", self.default_head), ("depth", self.default_depth))
+        mine: dict[str, Any] = {key: value for key, value in own if getattr(told, key) is None}
+        told = replace(told, **mine)
+        bound, self.head, self.depth = told.lipschitz_bound or 1.0, told.head or "", told.depth or 1  # all of them told
         self.awaits_bound = isinstance(bound, str)  # AUTO
         self.estimate: LipschitzEstimate | None = None
         self.declared_bound = 1.0 if isinstance(bound, str) else bound
         if members < 1:
             raise SettingError(expected="members >= 1", got=str(members), cause="an empty class")
         self.problem, self.size = problem, members
-        self.width, self.depth, self.x_width = told.width, told.depth or self.default_depth, told.x_width
-        self.head = told.head or self.default_head
+        self.width, self.x_width = told.width, told.x_width
         grid, spec = problem.grid, problem.spec
         low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (spec.low, spec.high))
         self.register_buffer("x_centre", (low + high) / 2, persistent=False)  # the spec says them
         self.register_buffer("x_half", (high - low) / 2, persistent=False)
         self.register_buffer("height", torch.ones((), dtype=torch.float32))
         self.setup()
-        if self.certified:
-            require_summary(self, problem)
+        require_summary(self, problem)
         with torch.no_grad():
             nothing = self.height.new_zeros(1, problem.graph.num_states, grid.num_points)
             self.summary_size = self.summary(nothing).shape[-1]
@@ -111,6 +114,14 @@ class Net(nn.Module):
         self.steps = module_list(
             self.make_step(states if self.looks_up else 0, generator) for states in problem.graph.states_per_layer
         )
+
+    def __init_subclass__(cls, **more):
+        super().__init_subclass__(**more)
+        try:
+            inspect.signature(cls.__init__).bind(None, None, 1, None, width=2)
+        except TypeError as error:
+            expected = f"__init__(self, problem, members, generator, **settings) of {cls.__name__}"
+            raise SettingError(expected=expected, got=str(error), cause="settings that are not handed on") from error
 
     # -- what an architecture gives ---------------------------------------------------------------------------------
 
@@ -142,6 +153,8 @@ class Net(nn.Module):
     def make_step(self, states: int, generator: torch.Generator | None) -> Step:
         """The networks of one step with that many states to look up."""
         embedding = self.make_embedding(generator)
+        if not isinstance(embedding, Embedding | None):
+            refuse_kind(f"make_embedding of net {self.name!r}", embedding, "an Embedding, or None")
         inputs = self.summary_size if embedding is None else embedding.size
         return head_class(self.head)(embedding, self.sizes(inputs, states), generator)
 
@@ -202,7 +215,9 @@ class Net(nn.Module):
 
     def _summary(self, D: Densities) -> Tensor:
         """`summary` [B, K], of patches where they are small and it says that it takes them."""
-        return self.summary(taken(self.summary, D) if isinstance(D, Patches) and D.small else dense(D))
+        if isinstance(D, Patches):
+            return self.summary(taken(self.summary, D) if D.small else dense(D))
+        return self.summary(D if is_ours(type(self)) else D.clone())  # it may write into what it is given
 
     def standardised(self, D: Densities, scarcity: Tensor | None = None) -> Tensor:
         """The summaries that the networks see, [B, K], for densities of scarcity [B]; None for zeros."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from s2r_torch.errors import SettingError
+from s2r_torch.given import refuse_kind
 from s2r_torch.predictors.nets.heads import HEADS
 from s2r_torch.predictors.registry import net_class, variants
 from s2r_torch.schema import OneOf, Positive, Range, Settings, Where, build, kinds_of, typo, value_of
@@ -50,6 +51,8 @@ def net_settings(name: str, options: Mapping[str, Any], values: Mapping[str, Any
         SettingError: an unknown key or a value of the wrong type or out of range.
     """
     common = kinds_of(NetSettings)
+    if not isinstance(options, Mapping):
+        refuse_kind(f"options of net {name}", options, "a dict of names and defaults")
     for key in values:
         if key not in common and key not in options:
             raise SettingError(
@@ -68,11 +71,15 @@ def net_settings(name: str, options: Mapping[str, Any], values: Mapping[str, Any
             printable(f"{odd[0]}: {options[odd[0]]!r}", 80),
         )
         raise SettingError(expected=expected, got=got, cause="policy files hold plain values only")
-    own = {
-        key: value_of(type(default) if default is not None else Any, values.get(key, default), f"net.{name}.{key}")
-        for key, default in options.items()
-    }
+    own = {key: _own(default, values.get(key, default), f"net.{name}.{key}") for key, default in options.items()}
     return build(NetSettings, {key: values[key] for key in common if key in values}, f"net.{name}"), own
+
+
+def _own(default: Any, value: Any, key: str) -> Any:
+    """An option of the same kind as its default; lists and dictionaries are this network's alone."""
+    if isinstance(default, list | tuple):
+        return type(default)(value_of(tuple, value, key))
+    return value_of(Any if default is None else Mapping if isinstance(default, dict) else type(default), value, key)
 
 
 def check_nets(nets: Mapping[str, Mapping[str, Any]]) -> None:

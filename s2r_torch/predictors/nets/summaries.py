@@ -27,6 +27,9 @@ class Summarises(Protocol):
     """What has a summary, whose `options` decide what it is."""
 
     options: dict
+    certified: bool
+
+    def parameters(self) -> Iterator[Tensor]: ...
 
     def summary(self, D: Tensor) -> Tensor: ...
 
@@ -38,17 +41,26 @@ def require_summary(net: Summarises, problem: Problem) -> None:
     """Tries the summary of a user's network, once for every problem, class and options.
 
     Raises:
-        SettingError: it does not give finite numbers [B, K], simulator by simulator, 1-Lipschitz in D [B, xi, G].
+        SettingError: it does not give finite numbers [B, K], simulator by simulator, without parameters; or, where a
+            certificate rests on it, it is not 1-Lipschitz in D [B, xi, G].
     """
     kind, tried = type(net), _TRIED.setdefault(problem, set())
-    ours = kind.summary.__module__.startswith("s2r_torch.") and kind.summary.__qualname__ != "Net.summary"
-    if ours or (kind, repr(net.options)) in tried:
+    if is_ours(kind) or (kind, repr(net.options)) in tried:
         return
-    _require(net.summary, problem, f"{kind.__name__}.summary")
+    name = f"{kind.__name__}.summary"
+    if any(True for _ in net.parameters()):
+        cause = "numbers that training changes, which no bound knows of: make_embedding has them, and buffers stay"
+        raise SettingError(expected=f"{name} without parameters", got="some, made in setup", cause=cause)
+    _require(net.summary, problem, name, net.certified)
     tried.add((kind, repr(net.options)))
 
 
-def _require(summary: Callable[[Tensor], Tensor], problem: Problem, name: str) -> None:
+def is_ours(kind: type[Summarises]) -> bool:
+    """Whether the summary of a class of networks is one that ships."""
+    return kind.summary.__module__.startswith("s2r_torch.") and kind.summary.__qualname__ != "Net.summary"
+
+
+def _require(summary: Callable[[Tensor], Tensor], problem: Problem, name: str, lipschitz: bool) -> None:
     def refuse(expected: str, got: str, cause: str) -> None:
         raise SettingError(expected=f"{expected} from {name}", got=got, cause=cause)
 
@@ -74,6 +86,8 @@ def _require(summary: Callable[[Tensor], Tensor], problem: Problem, name: str) -
     if not torch.allclose(alone, values, rtol=1e-4, atol=1e-5):
         refuse("statistics of every simulator by itself", "others beside other simulators", "means over the batch")
     called(torch.zeros_like(D))
+    if not lipschitz:
+        return
     for change in itertools.chain(_changes(D), _steepest(summary, D)):  # one at a time: each is as large as D
         moved, most = float((called(D + change) - values).abs().max()), float(change.abs().max())
         if moved > most * (1 + ROUNDING) + 1e-5 * float(values.abs().max()):

@@ -1,0 +1,205 @@
+"""What people build themselves out of the library's parts: numbers in other forms are taken, other things are told."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from support.policies import policy_of
+
+from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.defaults import trainable
+from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.kernels import make_kernel
+from s2r_torch.episodes import Guard, Ledger, rollout
+from s2r_torch.errors import SettingError
+from s2r_torch.families import make_family
+from s2r_torch.families.layered import depth_first
+from s2r_torch.files.whole import fixed_path
+from s2r_torch.given import taking
+from s2r_torch.planner.certification import certification_slack
+from s2r_torch.progress import Silent, require_progress
+from s2r_torch.rng import Seed
+from s2r_torch.runs import run
+from s2r_torch.runs.settings import RunSettings
+
+GRID, KERNEL = DensityGrid.uniform((0.0,), (1.0,), 9), make_kernel("legendre", 2)
+GRAPH = policy_of().problem.graph
+TWO = ([[1, 1], [-1, -1]], [0, 1], ((), (0,)))
+FAMILY = make_family("grid")
+THETA = FAMILY.prior(2, torch.Generator().manual_seed(0))
+
+
+def spec(**changes):
+    sizes = {"num_actions": 2, "horizon": 3, "max_states_per_layer": 3, "obs_dim": 1, "low": (0.0,), "high": (1.0,)}
+    return ProblemSpec(**sizes | changes)
+
+
+def graph(following=TWO[0], layer=TWO[1], paths=TWO[2]):
+    return StateGraph(torch.tensor(following), torch.tensor(layer), paths)
+
+
+def guard():
+    return Guard(FAMILY.simulators(THETA, (0, 1)), Ledger(), "test")
+
+
+def rolled(act):
+    return rollout(guard(), act, 2, Seed.root(0))
+
+
+class Other(Silent):
+    def stage(self, name):
+        pass
+
+
+CALLS = {
+    "a bandwidth alone": (lambda: DensityEstimator(GRID, KERNEL, 0.3), "bandwidth: a number per coordinate"),
+    "a bandwidth in words": (lambda: DensityEstimator(GRID, KERNEL, ("wide",)), "bandwidth: a number per coordinate"),
+    "a kernel by name": (lambda: DensityEstimator(GRID, "legendre", (0.3,)), "kernel: Kernel; got str"),
+    "a grid of numbers": (lambda: DensityEstimator(torch.rand(9), KERNEL, (0.3,)), "grid: DensityGrid; got Tensor"),
+    "edges alone": (lambda: DensityGrid.uniform(0.0, 1.0, 5), "low: a number per coordinate"),
+    "nodes in halves": (lambda: DensityGrid.uniform((0.0,), (1.0,), 5.5), "nodes >= 1, a whole number; got 5.5"),
+    "an axis alone": (lambda: DensityGrid(torch.linspace(0, 1, 9)), r"axes in a tuple; got a tensor \[9\]"),
+    "an order in words": (lambda: make_kernel("legendre", "2"), "order of a kernel: a number"),
+    "a scale in words": (lambda: spec(reward_scale="1"), "reward_scale > 0; got 1"),
+    "zeta below 0": (lambda: spec(zeta=-1.0), "zeta > 0; got -1.0"),
+    "zeta in words": (lambda: spec(zeta="auto"), "zeta > 0; got auto"),
+    "a width in words": (lambda: spec(reward_width="half"), r"reward_width in \(0, 1\]; got half"),
+    "one name for two": (
+        lambda: spec(obs_dim=2, low=(0.0, 0.0), high=(1.0, 1.0), obs_names="xy"),
+        "2 obs_names, one per coordinate; got 1",
+    ),
+    "edges in lists": (
+        lambda: StateGraph(TWO[0], torch.tensor(TWO[1]), TWO[2]),
+        "next_state and layer as int64",
+    ),
+    "edges in halves": (lambda: graph([[1.0, 1.0], [-1.0, -1.0]]), "next_state and layer as int64"),
+    "a layer too few": (lambda: graph(layer=[0]), r"next_state \[2, A\] and layer \[2\]"),
+    "the start last": (lambda: graph(paths=((0,), ())), "paths of as many actions as their layer, the first one"),
+    "an edge within": (
+        lambda: graph([[1, 2], [2, 2], [-1, -1]], [0, 1, 1], ((), (0,), (1,))),
+        "a graph of 3 states with next_state -1 in the last layer, and a state elsewhere",
+    ),
+    "an edge over two": (
+        lambda: graph([[2, 1], [2, 2], [-1, -1]], [0, 1, 2], ((), (1,), (1, 0))),
+        "edges that lead to the next layer",
+    ),
+    "paths elsewhere": (
+        lambda: graph([[1, 2], [-1, -1], [-1, -1]], [0, 1, 1], ((), (1,), (0,))),
+        "paths that end in their states",
+    ),
+    "action -1": (lambda: GRAPH.end((-1,)), r"at most 4 actions in 0 .. 1; got \(-1,\)"),
+    "action 9": (lambda: GRAPH.end((9,)), "at most 4 actions in 0 .. 1"),
+    "a whole episode": (lambda: GRAPH.end((0,) * 5), "at most 4 actions; got"),
+    "a longer one": (lambda: GRAPH.end((0,) * 9), "at most 4 actions in 0 .. 1"),
+    "a seed in words": (lambda: Seed.root("a"), "a whole number as the seed; got 'a'"),
+    "a seed in halves": (lambda: Seed.root(7.9), "a whole number as the seed; got 7.9"),
+    "a stream in halves": (lambda: Seed.root(0).child(0.5), "names of streams: text and whole numbers; got 0.5"),
+    "no simulators": (lambda: Guard([1, 2], Ledger(), "test"), "simulators: simulators; got list"),
+    "a family for simulators": (lambda: Guard(FAMILY, Ledger(), "test"), "simulators: simulators; .*it has no reset"),
+    "one generator": (lambda: guard().reset(3, torch.Generator()), "2 generators, one per simulator, in a list"),
+    "seeds": (lambda: guard().reset(3, [0, 1]), "2 generators, one per simulator, in a list; got list"),
+    "episodes in halves": (lambda: guard().reset(2.5, [torch.Generator()] * 2), "n >= 1 episodes; got 2.5"),
+    "actions in a list": (lambda: rolled(lambda step, x: [0, 1]), "int64 actions of shape .*; got list"),
+    "no actions": (lambda: rolled(lambda step, x: None), "int64 actions of shape .*; got None"),
+    "a policy that fails": (lambda: rolled(lambda step, x: 1 / 0), "a policy to act; got ZeroDivisionError"),
+    "a policy that writes": (
+        lambda: rolled(lambda step, x: x.zero_().long()[..., 0]),
+        "a policy that leaves what it is given as it is; got tensors that were written into",
+    ),
+    "delta of 5": (lambda: certification_slack(100, 5), r"epsilon, delta in \(0, 1\)"),
+    "simulators in words": (lambda: certification_slack("100", 0.05), "num_simulators >= 1, a whole number"),
+    "actions left out": (
+        lambda: depth_first(0, lambda k: [k + 1] if k else [1, 2], 3),
+        "the same number of actions",
+    ),
+    "keys in lists": (lambda: depth_first([0], lambda k: [[1], [2]], 3), "moves.key. to give a key for each action"),
+    "no path": (lambda: fixed_path(""), "a path; got an empty text"),
+    "another progress": (lambda: require_progress(Other()), r"stage\(self, name, total\) of a Progress; got too many"),
+    "one id twice": (lambda: FAMILY.simulators(THETA, (1, 1)), "2 ids, different whole numbers, one per theta"),
+    "ids in halves": (lambda: FAMILY.simulators(THETA, (0.5, 1.5)), "2 ids, different whole numbers"),
+    "no ids": (lambda: FAMILY.simulators(THETA, None), "2 ids, different whole numbers"),
+    "a number of ids": (lambda: FAMILY.simulators(THETA, 2), "2 ids, different whole numbers"),
+    "a seed for a generator": (lambda: FAMILY.world(THETA[0], 3), "generator: Generator; got int: 3; .*manual_seed"),
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_what_is_none_is_told(kind):
+    call, words = CALLS[kind]
+    with pytest.raises(SettingError, match=re.compile(words)):
+        call()
+
+
+def test_other_forms_are_the_same():
+    assert DensityGrid.uniform(np.zeros(2), [1, 1], np.int64(5)).shape == (5, 5)
+    assert DensityGrid.uniform(torch.zeros(2), np.ones(2), [5, np.int32(6)]).shape == (5, 6)
+    assert DensityGrid([[0.0, 0.5, 1.0]]).shape == (3,)
+    assert DensityEstimator(GRID, make_kernel("legendre", np.float64(2)), np.array([0.3])).bandwidth == (0.3,)
+    assert spec(obs_names=["x"], reward_scale=np.float32(2)) == spec(obs_names=("x",), reward_scale=2.0)
+    assert graph(paths=[[], [0]]).paths == ((), (0,)) and GRAPH.end([np.int64(0), 1]) == GRAPH.end((0, 1))
+    three = Seed.root(3).child("a", (1, 2), 2).integer()
+    assert Seed.root(np.int64(3)).child(np.str_("a"), (np.int32(1), 2), torch.tensor(2)).integer() == three
+    FAMILY.simulators(THETA.tolist(), np.arange(2))
+    FAMILY.simulators(THETA.numpy(), torch.arange(2))
+    x = FAMILY.world(THETA[0].tolist(), torch.Generator().manual_seed(1)).reset(3)
+    assert torch.equal(x, FAMILY.world(THETA[0].numpy(), torch.Generator().manual_seed(1)).reset(3))
+
+
+def test_a_buffer_of_actions_may_be_used_again():
+    buffer = torch.zeros(2, 4, dtype=torch.int64)
+
+    def act(step, x):
+        return buffer.fill_(step % 2)
+
+    seen = rollout(guard(), act, 4, Seed.root(0)).actions
+    assert seen[0, 0].tolist() == [0, 1, 0, 1, 0]
+
+
+def test_what_is_written_into_after_a_call_changes_nothing():
+    theta = THETA.clone()
+    simulators, generators = FAMILY.simulators(theta, (0, 1)), [torch.Generator() for _ in range(2)]
+    first = simulators.reset(5, [g.manual_seed(k) for k, g in enumerate(generators)]).clone()
+    theta.zero_()
+    assert torch.equal(simulators.reset(5, [g.manual_seed(k) for k, g in enumerate(generators)]), first)
+    inner = {"depth": 2}
+    nets, encoder = {"lookup": inner}, {"name": "pca", "dims": [1, 2]}
+    settings = RunSettings(name="mine", nets=nets, encoder=encoder)
+    inner["depth"], nets["mlp"] = 99, {}
+    encoder["dims"].append(3)
+    assert settings.nets == {"lookup": {"depth": 2}} and settings.encoder["dims"] == [1, 2]
+
+
+def test_a_run_takes_gradients_whatever_mode_torch_is_in(monkeypatch):
+    seen = []
+
+    def noted(stages):
+        seen.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+
+    monkeypatch.setattr(run, "all_stages", noted)
+    with torch.inference_mode():
+        run.execute(RunSettings(name="mine"), FAMILY)
+    with torch.no_grad():
+        run.execute(RunSettings(name="mine"), FAMILY)
+        assert not torch.is_grad_enabled()
+    assert seen == [(True, False)] * 2
+
+    @trainable()
+    def square():
+        x = torch.ones(1, requires_grad=True)
+        return torch.autograd.grad(x * x, x)[0]
+
+    with torch.inference_mode():
+        assert float(square()) == 2.0
+
+
+def test_a_class_s_constructor_is_a_door():
+    @taking()
+    class Counted:
+        def __init__(self, count: int, name: str = ""):
+            self.count = count
+
+    assert Counted(np.int64(3)).count == 3
+    with pytest.raises(SettingError, match="count: a whole number; got str: '3'"):
+        Counted("3")
