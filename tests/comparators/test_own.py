@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support.known import known_on, worlds_of
+from support.registries import as_before
 from torch import nn
 
 from s2r_torch.comparators.contract import (
@@ -24,6 +25,12 @@ from s2r_torch.families.exact import policy_values
 from s2r_torch.files.records import Codec
 from s2r_torch.runs.evaluation import attempt_values, reactive
 from s2r_torch.runs.results import require_kept
+
+
+@pytest.fixture(autouse=True)
+def registries():
+    with as_before(COMPARATORS):
+        yield
 
 
 @dataclass(frozen=True, eq=False)

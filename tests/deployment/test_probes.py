@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support.policies import policy_of, spread
+from support.registries import as_before
 from torch import nn
 
 from s2r_torch.deployment.policy_file import load_policy, read, save_policy
@@ -51,9 +52,13 @@ class Eyes(Encoder):
         return self.net(x) * SET["gain"]
 
 
-register("probed_shift")(Shifted)
-register("probed_free")(Free)
-register_encoder("probed_eyes")(Eyes)
+@pytest.fixture(autouse=True)
+def registered():
+    with as_before(NETS, ENCODERS):
+        register("probed_shift")(Shifted)
+        register("probed_free")(Free)
+        register_encoder("probed_eyes")(Eyes)
+        yield
 
 
 def encoded_policy():

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.registries import as_before
 from support.strip import strip
 from torch import nn
 
@@ -313,10 +314,12 @@ def test_an_encoder_may_write_into_readings_and_these_stay_as_they_are():
         def forward(self, x):
             return x.mul_(2.0)[:, :2]
 
-    register_encoder("doubling_in_place")(Doubling)
+    with as_before(ENCODERS):
+        register_encoder("doubling_in_place")(Doubling)
+        phi = made("doubling_in_place", {}, RAW)
     x = torch.rand(200, 14, generator=torch.Generator().manual_seed(0))
     kept = x.clone()
-    z = made("doubling_in_place", {}, RAW)(x)
+    z = phi(x)
     assert torch.equal(x, kept) and torch.equal(z.float(), 2 * kept[:, :2])
 
 
@@ -329,12 +332,13 @@ def test_settings_are_values_that_a_file_holds():
         def forward(self, x):
             return x[:, :2] * self.gain
 
-    register_encoder("told")(Told)
-    phi = made("told", {"gain": np.float32(2)}, RAW)
-    assert phi.recipe() == {"name": "told", "settings": {"gain": 2.0}} and type(phi.settings["gain"]) is float
-    for gain in (nn.Linear(2, 2), abs, torch.zeros(2), float("nan")):
-        with pytest.raises(SettingError, match="settings of the encoder told that are JSON values"):
-            made("told", {"gain": gain}, RAW)
+    with as_before(ENCODERS):
+        register_encoder("told")(Told)
+        phi = made("told", {"gain": np.float32(2)}, RAW)
+        assert phi.recipe() == {"name": "told", "settings": {"gain": 2.0}} and type(phi.settings["gain"]) is float
+        for gain in (nn.Linear(2, 2), abs, torch.zeros(2), float("nan")):
+            with pytest.raises(SettingError, match="settings of the encoder told that are JSON values"):
+                made("told", {"gain": gain}, RAW)
 
 
 def test_readings_come_in_a_tensor():

@@ -4,14 +4,21 @@ import numpy as np
 import pytest
 import torch
 from support.attacks import bumps, make_net, problem, readings
+from support.registries import as_before
 from torch import nn
 
 from s2r_torch.errors import SettingError
 from s2r_torch.predictors.nets.free import FreeNet
 from s2r_torch.predictors.nets.net import Net
-from s2r_torch.predictors.registry import register
+from s2r_torch.predictors.registry import NETS, register
 
 WHERE = problem("line")
+
+
+@pytest.fixture(autouse=True)
+def registries():
+    with as_before(NETS):
+        yield
 
 
 def peaks(self, D):
