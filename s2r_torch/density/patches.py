@@ -125,6 +125,11 @@ class Patches:
         index, along = _nodes(self.grid, self.first, size), wide.flatten(1)
         return torch.stack([(self.values * one[index]).sum(-1) for one in along], -1)
 
+    @property
+    def ends(self) -> Tensor:
+        """The nodes [R, S, d] after the last one of the boxes, along every axis."""
+        return self.first + torch.tensor(self.size, device=self.first.device)
+
     def within(self, first: Tensor, size: Sequence[int]) -> Tensor:
         """Values in other boxes of nodes, which begin at first [R, S, d]: [R, S, nodes of such a box]."""
         index = self.first.new_zeros(*first.shape[:2], 1)
@@ -137,13 +142,15 @@ class Patches:
     def around(self, other: Patches) -> tuple[Tensor, tuple[int, ...]]:
         """The first node [R, S, d], and the size, of boxes that hold these and others of the same places."""
         first = torch.minimum(self.first, other.first)
-        ends = [patches.first + torch.tensor(patches.size, device=first.device) for patches in (self, other)]
-        return first, tuple((torch.maximum(*ends) - first).amax((0, 1)).tolist())
+        return first, tuple((torch.maximum(self.ends, other.ends) - first).amax((0, 1)).tolist())
 
     def distance(self, other: Patches) -> Tensor:
-        """Sup distance [R, S] from others of the same places."""
+        """Sup distance [R, S] from others of the same places; of boxes that share no node, the larger height."""
+        apart = ((self.first >= other.ends) | (other.first >= self.ends)).any(-1)  # [R, S]
+        larger = torch.maximum(self.values.abs().amax(-1), other.values.abs().amax(-1))
+        other = replace(other, first=torch.where(apart[..., None], self.first, other.first))  # not looked at
         first, size = self.around(other)
-        return (self.within(first, size) - other.within(first, size)).abs().amax(-1)
+        return torch.where(apart, larger, (self.within(first, size) - other.within(first, size)).abs().amax(-1))
 
     def mean(self, other: Patches) -> Patches:
         """The mean of these and of others of the same places."""

@@ -12,7 +12,7 @@ from s2r_torch.base import Path, StateGraph, told
 from s2r_torch.coverage import Edge, edge_cover, edges_of
 from s2r_torch.density.bands import sup_band
 from s2r_torch.density.bandwidth import pilot_scale, reference_bandwidth
-from s2r_torch.density.estimator import DensityEstimator, sup_distance
+from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
 from s2r_torch.density.nodes import nodes_for
@@ -209,9 +209,9 @@ def _closeness(probe: Probe, graph: StateGraph, x: Tensor, ids: tuple[int, ...])
     if not pairs:
         return [Finding(checked, OK, "no layer has two states")]
     estimator = _estimator(spec, x)
-    D = estimator(x)  # [B, xi, G]
-    some = torch.tensor(pairs).T.split(max(1, AT_ONCE // D[:, 0].numel()), dim=1)
-    apart = torch.cat([sup_distance(D[:, first], D[:, second]) for first, second in some], 1)  # [B, pairs]
+    D = estimator.patches(x.unbind(1))
+    some = torch.tensor(pairs).T.split(max(1, AT_ONCE // D.values[:, 0].numel()), dim=1)
+    apart = torch.cat([D[:, first].distance(D[:, second]) for first, second in some], 1)  # [B, pairs]
     distance = apart.median(0).values
     worst = int(distance.argmin())
     s, t = pairs[worst]
