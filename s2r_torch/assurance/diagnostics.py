@@ -36,11 +36,11 @@ from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.patches import Densities, dense
 from s2r_torch.episodes import Guard
 from s2r_torch.errors import SettingError
+from s2r_torch.learning.drawing import decisions, readings
 from s2r_torch.learning.estimator import density_at, patches_at
 from s2r_torch.learning.exploration import Exploration
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
-from s2r_torch.tours import decisions, readings
 
 STEADY = 0.2  # change of the order between bandwidths of ratio sqrt(2): 0 at a jump or a kink, 1 where all is smeared
 ROUGH_STATES = 128  # at most, all over the graph, at which A3 is looked at: densities are of one family
@@ -74,7 +74,7 @@ def diagnose(
         SettingError: fewer than two simulators.
 
     Cost:
-        Decisions at every state (n, and twice n / 4, `tours.decisions`), at most w n_rough episodes on `few` of the
+        Decisions at every state (n, and twice n / 4, `drawing.decisions`), at most w n_rough episodes on `few` of the
         simulators.
     """
     if len(simulators) < 2:

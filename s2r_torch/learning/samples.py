@@ -14,9 +14,9 @@ from functools import cached_property
 
 from torch import Tensor
 
-from s2r_torch import tours
 from s2r_torch.base import StateGraph
 from s2r_torch.episodes import Guard, Transitions, observe, try_actions
+from s2r_torch.learning import drawing
 from s2r_torch.rng import Seed
 
 
@@ -52,11 +52,11 @@ class Shared(Samples):
 
     @cached_property
     def _readings(self) -> list[Tensor]:
-        return tours.readings(self.simulators, self.graph, self.n_test, self.seed.child("test"))
+        return drawing.readings(self.simulators, self.graph, self.n_test, self.seed.child("test"))
 
     @cached_property
     def _decisions(self) -> list[Transitions]:
-        return tours.decisions(self.simulators, self.graph, self.n_train, self.seed.child("train"))
+        return drawing.decisions(self.simulators, self.graph, self.n_train, self.seed.child("train"))
 
     def readings(self, state: int) -> Tensor:
         return self._readings[state]

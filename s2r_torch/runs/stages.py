@@ -25,9 +25,9 @@ from s2r_torch.comparators.open_loop import best_action_list
 from s2r_torch.coverage import path_cover
 from s2r_torch.density.patches import Patches
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.episodes import Transitions
 from s2r_torch.learning import exploration
 from s2r_torch.learning.calibration import calibrate as calibrate_class
+from s2r_torch.learning.drawing import decisions
 from s2r_torch.learning.estimator import estimate_patches, make_estimator
 from s2r_torch.learning.sim2real import Trial, method_named
 from s2r_torch.predictors.ensemble import Ensemble
@@ -59,8 +59,6 @@ from s2r_torch.runs.results import (
     require_kept,
 )
 from s2r_torch.runs.training import densities_of_fewer, make_trainer
-from s2r_torch.tours import decisions
-from s2r_torch.workers.simulators import in_parts, map_simulators
 
 
 def encode(context: Context) -> Encoded:
@@ -114,8 +112,7 @@ def train(context: Context, explored: Explored) -> Trained:
     simulators = context.draws.simulators("train", predictors.num_simulators)
     seed = context.seed.child("train")
     context.progress.stage("draw what F is trained on", None)
-    tried = map_simulators(decisions, in_parts(simulators), graph, predictors.n_samples, seed.child("states"))
-    samples = tuple(map(Transitions.joined, zip(*tried, strict=True)))
+    samples = tuple(decisions(simulators, graph, predictors.n_samples, seed.child("states")))
     build = known_class(context.settings, context.family)
     if build:
         exact_class = build(problem.grid, **predictors.known)
