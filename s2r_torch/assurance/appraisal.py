@@ -20,6 +20,7 @@ Intervals are Student's 95 % ones of paired differences over simulators. No cert
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Annotated
 
 import torch
@@ -56,7 +57,7 @@ class AppraisalSettings(Settings):
     """
 
     simulators: Several = 100
-    n: Annotated[int, Range(FOLDS)] = 32
+    n: Annotated[int, Range(FOLDS)] = 64
     n_rollouts: Size = 50
     tolerance: Share = 0.03
     attempts: Annotated[int, Range(1, 8)] = 1
@@ -191,18 +192,20 @@ def optimum(graph: StateGraph, folds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
         limit = best + (best - halved) v / (1 - v),    v = (1 / chosen by) / (2 / all) = FOLDS / (2 (FOLDS - 1))
 
-    where halved is what lists earn that half of the draws choose.
+    where halved is what lists earn that half of the folds choose, each half in turn.
     """
-    best, halved = _crossed(graph, folds), _crossed(graph, torch.stack([half.mean(0) for half in folds.chunk(2)]))
+    best, halved = (
+        torch.stack([_valued(graph, folds, chosen) for chosen in combinations(range(len(folds)), size)]).mean(0)
+        for size in (len(folds) - 1, len(folds) // 2)
+    )
     v = len(folds) / (2 * (len(folds) - 1))
     return best, best + (best - halved) * v / (1 - v), best_lists(graph, folds.mean(0))[1]
 
 
-def _crossed(graph: StateGraph, folds: Tensor) -> Tensor:
-    """What lists earn [M] in one fold that the others [F, M, xi, A] choose, each fold in turn."""
-    others = (len(folds) * folds.mean(0) - folds) / (len(folds) - 1)
-    valued = [totals(graph, one, best_lists(graph, rest)[0]) for one, rest in zip(folds, others, strict=True)]
-    return torch.stack(valued).mean(0)
+def _valued(graph: StateGraph, folds: Tensor, chosen: tuple[int, ...]) -> Tensor:
+    """What lists that these folds [F, M, xi, A] choose earn [M] in the others."""
+    others = [k for k in range(len(folds)) if k not in chosen]
+    return totals(graph, folds[others].mean(0), best_lists(graph, folds[list(chosen)].mean(0))[0])
 
 
 def appraise(

@@ -405,12 +405,30 @@ def test_lookup_sees_profiles_where_only_these_tell_what_pays():
     where, w = problem("plane", nodes=17), torch.rand(96, generator=seeded(1), dtype=torch.float64)
     lookup, same = net_class("lookup"), torch.full_like(w, 0.5)
     told = TrainingData(swapped(where, w), paying(where, w))
-    assert lookup.suited(where, told, {"width": 8}) == {"width": 8, "profiles": True}
-    assert lookup.suited(where, told, {"profiles": False}) == {"profiles": False}  # the user's word
+    own = {"lipschitz_bound": 10.0}  # whatever the height of these densities
+    assert lookup.suited(where, told, {"width": 8, **own}) == {"width": 8, "profiles": True, **own}
+    assert lookup.suited(where, told, {"profiles": False, **own}) == {"profiles": False, **own}  # the user's word
     wide = swapped(where, same) * (0.5 + w)[:, None, None]  # heights tell: no need of them
-    assert lookup.suited(where, TrainingData(wide, paying(where, w)), {}) == {"profiles": False}
-    assert lookup.suited(where, TrainingData(told.D, paying(where, same)), {}) == {"profiles": False}  # nothing to tell
+    assert lookup.suited(where, TrainingData(wide, paying(where, w)), own) == {"profiles": False, **own}
+    assert lookup.suited(where, TrainingData(told.D, paying(where, same)), own) == {
+        "profiles": False,
+        **own,
+    }
     line = problem("line")
     few = TrainingData(bumps(line, 96, seeded()), paying(line, w))
-    assert lookup.suited(line, few, {}) == {}
-    assert net_class("mlp").suited(where, told, {"width": 8}) == {"width": 8}
+    assert lookup.suited(line, few, own) == own
+    assert net_class("mlp").suited(where, told, {"width": 8, **own}) == {"width": 8, **own}
+
+
+def test_a_larger_unit_of_readings_makes_no_smaller_class():
+    """In units a hundredth as long densities are a hundredth as high: C_L is a hundred times as much, unless given."""
+    line, w = problem("line"), torch.rand(96, generator=seeded(1), dtype=torch.float64)
+    D, lookup = bumps(line, 96, seeded()), net_class("lookup")
+    high = TrainingData(D * (4 / float(D.amax(-1).mean())), paying(line, w))
+    assert lookup.suited(line, high, {}) == {}
+    low = TrainingData(high.D / 100, high.samples)
+    for kind, own in ((lookup, 10.0), (net_class("mlp"), 100.0)):
+        assert kind.suited(line, low, {})["lipschitz_bound"] == pytest.approx(100 * own)
+    assert lookup.suited(line, low, {"lipschitz_bound": 3.0}) == {"lipschitz_bound": 3.0}
+    net = lookup(line, 1, seeded(), **lookup.suited(line, low, {}))
+    assert net.declared_bound == pytest.approx(1000)

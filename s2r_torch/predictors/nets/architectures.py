@@ -81,8 +81,9 @@ class LookupNet(StatisticsNet):
     @torch.no_grad()
     def suited(cls, problem: Problem, data: TrainingData, settings: Mapping[str, Any]) -> dict[str, Any]:
         """With profiles where these tell, held-out, `TOLD` more of what rewards differ by between simulators."""
+        settings = super().suited(problem, data, settings)
         if "profiles" in settings or "profiles" not in cls.options or problem.grid.obs_dim == 1:
-            return dict(settings)
+            return settings
         net = LookupNet(problem, 1, torch.Generator(), profiles=True)
         seen = net.summaries(data.D).double().unflatten(1, (problem.graph.horizon, -1))  # layer by layer
         without = seen[..., : len(net.ranks) + len(net.functionals)]

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from s2r_torch.predictors.training.data import TrainingData
 
 AUTO = "auto"
+USUAL = 4.0  # height of densities, the mean of their maxima, from which the C_L of every architecture is enough
 TILE = 2**19  # hidden values of one layer evaluated at once: 2 MiB, which stay in the cache
 COLUMNS = 256  # samples in a tile, of one simulator where it has as many
 SUMMARISED = 2**24  # numbers of densities at once: 64 MiB, of which summaries make copies
@@ -147,8 +148,15 @@ class Net(nn.Module):
 
     @classmethod
     def suited(cls, problem: Problem, data: TrainingData, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings as given, and those that training data decide where none are given."""
-        return dict(settings)
+        """Settings as given, and those that training data decide where none are given.
+
+        C_L is in units of 1 / density, which depend on those of readings: in centimetres densities are a hundredth of
+        what they are in metres. Of low densities it is as much more as they are lower than `USUAL`.
+        """
+        height = float(heights(data.D).mean())
+        if settings.get("lipschitz_bound") is not None or height >= USUAL:
+            return dict(settings)
+        return {**settings, "lipschitz_bound": cls.default_bound * USUAL / max(height, 1e-12)}
 
     def make_step(self, states: int, generator: torch.Generator | None) -> Step:
         """The networks of one step with that many states to look up."""
