@@ -217,19 +217,19 @@ class StateGraph:
 
     def __post_init__(self):
         object.__setattr__(self, "paths", tuple(map(tuple, self.paths)))
+        for name in ("next_state", "layer"):
+            part = getattr(self, name)
+            if not (isinstance(part, Tensor) and part.dtype == torch.int64):
+                got, cause = str(getattr(part, "dtype", type(part).__name__)), "an array: torch.as_tensor(...).long()"
+                raise SettingError(expected=f"{name} of a state graph as an int64 tensor", got=got, cause=cause)
         wrong = self._wrong_sizes() or self._wrong_edges()
         if wrong:
-            expected, cause = (
-                f"a graph of {len(self.paths)} states with {wrong}",
-                "states out of order, or a layer left out",
-            )
-            raise SettingError(expected=expected, got="another", cause=cause)
+            expected = f"a graph of {len(self.paths)} states with {wrong}"
+            raise SettingError(expected=expected, got="another", cause="states out of order, or a layer left out")
 
     def _wrong_sizes(self) -> str:
         """What the tensors are not, in words; empty where they are as they should be."""
         xi, T, layer = len(self.paths), self.next_state, self.layer
-        if not all(isinstance(part, Tensor) and part.dtype == torch.int64 for part in (T, layer)):
-            return "next_state and layer as int64 tensors"
         if T.ndim != 2 or not T.shape[1] or not len(T) == xi >= 1 or layer.shape != (xi,):
             return f"next_state [{xi}, A] and layer [{xi}]"
         ordered = not self.paths[0] and layer.tolist() == [len(path) for path in self.paths]

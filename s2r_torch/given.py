@@ -183,6 +183,7 @@ def require_count(name: str, value: object, most: int | None = None, cause: str 
         cause: likely one of a number above that.
         least: the smallest.
     """
+    value = as_python(value)
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         raise SettingError(
             expected=f"{name} >= {least}, a whole number", got=printable(repr(value)), cause="an empty problem"

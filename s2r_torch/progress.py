@@ -35,6 +35,8 @@ def require_progress(progress: object) -> None:
     for name, arguments in told.items():
         try:
             inspect.signature(getattr(progress, name)).bind(*arguments)
+        except ValueError:  # written in C, such as a deque's `append`: nobody can tell
+            continue
         except TypeError as error:
             expected = f"{name}({', '.join(inspect.signature(getattr(Progress, name)).parameters)}) of a Progress"
             raise SettingError(expected=expected, got=str(error), cause="another class's method") from error

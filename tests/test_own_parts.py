@@ -1,6 +1,8 @@
 """What people build themselves out of the library's parts: numbers in other forms are taken, other things are told."""
 
 import re
+from collections import deque
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -72,9 +74,13 @@ CALLS = {
     ),
     "edges in lists": (
         lambda: StateGraph(TWO[0], torch.tensor(TWO[1]), TWO[2]),
-        "next_state and layer as int64",
+        "next_state of a state graph as an int64 tensor; got list",
     ),
-    "edges in halves": (lambda: graph([[1.0, 1.0], [-1.0, -1.0]]), "next_state and layer as int64"),
+    "edges in halves": (lambda: graph([[1.0, 1.0], [-1.0, -1.0]]), "next_state .* int64 tensor; got torch.float32"),
+    "layers in half the bits": (
+        lambda: StateGraph(torch.tensor(TWO[0]), torch.tensor(TWO[1], dtype=torch.int32), TWO[2]),
+        "layer of a state graph as an int64 tensor; got torch.int32; likely cause: an array",
+    ),
     "a layer too few": (lambda: graph(layer=[0]), r"next_state \[2, A\] and layer \[2\]"),
     "the start last": (lambda: graph(paths=((0,), ())), "paths of as many actions as their layer, the first one"),
     "an edge within": (
@@ -135,7 +141,10 @@ def test_what_is_none_is_told(kind):
 def test_other_forms_are_the_same():
     assert DensityGrid.uniform(np.zeros(2), [1, 1], np.int64(5)).shape == (5, 5)
     assert DensityGrid.uniform(torch.zeros(2), np.ones(2), [5, np.int32(6)]).shape == (5, 6)
+    for nodes in (np.array([5, 6]), torch.tensor([5, 6]), range(5, 7)):
+        assert DensityGrid.uniform((0.0, 0.0), (1.0, 1.0), nodes).shape == (5, 6)
     assert DensityGrid([[0.0, 0.5, 1.0]]).shape == (3,)
+    assert DensityGrid(torch.linspace(0, 1, 5).expand(2, 5)).shape == (5, 5)
     assert DensityEstimator(GRID, make_kernel("legendre", np.float64(2)), np.array([0.3])).bandwidth == (0.3,)
     assert spec(obs_names=["x"], reward_scale=np.float32(2)) == spec(obs_names=("x",), reward_scale=2.0)
     assert graph(paths=[[], [0]]).paths == ((), (0,)) and GRAPH.end([np.int64(0), 1]) == GRAPH.end((0, 1))
@@ -143,8 +152,13 @@ def test_other_forms_are_the_same():
     assert Seed.root(np.int64(3)).child(np.str_("a"), (np.int32(1), 2), torch.tensor(2)).integer() == three
     FAMILY.simulators(THETA.tolist(), np.arange(2))
     FAMILY.simulators(THETA.numpy(), torch.arange(2))
+    assert FAMILY.simulators(THETA, {0: "a", 1: "b"}.keys()).ids == FAMILY.simulators(THETA, range(2)).ids == (0, 1)
     x = FAMILY.world(THETA[0].tolist(), torch.Generator().manual_seed(1)).reset(3)
     assert torch.equal(x, FAMILY.world(THETA[0].numpy(), torch.Generator().manual_seed(1)).reset(3))
+
+
+def test_functions_without_a_signature_are_taken_for_progress():
+    require_progress(SimpleNamespace(stage=print, advance=print, record=print, say=deque().append))
 
 
 def test_a_buffer_of_actions_may_be_used_again():

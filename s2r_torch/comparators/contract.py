@@ -153,10 +153,10 @@ class Worlds:
         Those who see no reward of the real world take `x` and leave `rewards` alone.
         """
         H = self.draws.family.spec.horizon
-        if not sequences or {len(sequence) for sequence in sequences} != {H}:
+        if not len(sequences) or {len(sequence) for sequence in sequences} != {H}:
             got, cause = printable(sequences, 80), "paths of a cover have H - 1 actions: (*path, 0)"
             raise SettingError(expected=f"sequences of {H} actions", got=got, cause=cause)
-        actions = torch.tensor(sequences, dtype=torch.int64).repeat_interleave(n, 0)  # [sequences n, H]
+        actions = torch.as_tensor(sequences, dtype=torch.int64).repeat_interleave(n, 0)  # [sequences n, H]
         act = lambda step, x: actions[:, step].expand(x.shape[:2]).contiguous()  # noqa: E731
         return rollout(self.guard(purpose), act, len(actions), seed)
 
@@ -169,7 +169,7 @@ class Worlds:
         acts, passed, ledger = [], 0, Ledger()
         for world in range(len(self)):
             learnt = learn(self.rewarded(world, ledger))
-            if not (isinstance(learnt, tuple) and len(learnt) == 2):
+            if not (isinstance(learnt, tuple | list) and len(learnt) == 2):
                 refuse_kind("what was learned in one world", learnt, "a policy, and whether the learner's test passed")
             act, accepted = learnt
             acts.append(act)
@@ -205,6 +205,7 @@ class Attempt:
     def __post_init__(self):
         for name, most in (("unlabelled", math.inf), ("rewarded", math.inf), ("simulator", math.inf), ("accepted", 1)):
             value: Any = as_python(getattr(self, name))
+            value = float(value) if name == "accepted" and isinstance(value, bool) else value
             if not (is_real(value) and 0 <= value <= most and math.isfinite(value)):
                 expected = f"{name} >= 0 of an attempt" if most == math.inf else f"{name} of an attempt in [0, {most}]"
                 got = printable(repr(getattr(self, name)), 80)
@@ -370,9 +371,9 @@ def register_comparator(name: str) -> Callable[[Any], Any]:
             refuse_kind(f"access {what}", cls.access, "an Access, such as Access(looks='yes')")
         if not isinstance(getattr(cls, "label", "?"), str) or not getattr(cls, "label", "?").strip():
             refuse_kind(f"label {what}", cls.label, "text, for tables and figures")
-        drawn = getattr(cls, "drawn", ())  # a property, where settings decide it
-        listed = drawn if isinstance(drawn, tuple) else (drawn,)
-        if not isinstance(drawn, property | tuple) or not all(isinstance(one, Drawn | property) for one in listed):
+        drawn = getattr(cls, "drawn", ())
+        decided = isinstance(drawn, property | cached_property)  # by settings
+        if not decided and not (isinstance(drawn, tuple | list) and all(isinstance(one, Drawn) for one in drawn)):
             refuse_kind(f"drawn {what}", drawn, "a tuple of Drawn")
         learner = getattr(cls, "learner", Access)
         if not (isinstance(learner, type) and is_dataclass(learner)):

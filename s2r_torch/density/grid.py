@@ -11,15 +11,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 
 import torch
 from torch import Tensor
 
-from s2r_torch.base import real_numbers, require_count
 from s2r_torch.defaults import plain_torch
 from s2r_torch.errors import ObservationError, SettingError
+from s2r_torch.given import as_python, real_numbers, require_count
 
 MAX_NODES = 2**22  # 32 MiB per density
 CHUNK = 2**18  # numbers looked at together, so that memory does not grow with samples
@@ -41,7 +42,7 @@ class DensityGrid:
 
     @plain_torch()
     def __post_init__(self):
-        if isinstance(self.axes, Tensor):
+        if isinstance(self.axes, Tensor) and self.axes.ndim < 2:
             raise SettingError(expected="axes in a tuple", got=f"a tensor {list(self.axes.shape)}", cause="(axis,)")
         axes = tuple(torch.as_tensor(a, dtype=torch.float64) for a in self.axes)
         object.__setattr__(self, "axes", axes)
@@ -59,7 +60,8 @@ class DensityGrid:
     def uniform(low: tuple[float, ...], high: tuple[float, ...], nodes: int | tuple[int, ...]) -> DensityGrid:
         """Equally spaced nodes from low to high, both included; `nodes` per axis, or one number for all."""
         low, high = real_numbers("low", low), real_numbers("high", high)
-        several = nodes if isinstance(nodes, tuple | list) else (nodes,) * len(low)
+        several = as_python(nodes)
+        several = several if isinstance(several, Sequence) else (several,) * len(low)
         counts = tuple(require_count("nodes", m) for m in several)
         if not len(low) == len(high) == len(counts) >= 1:
             raise SettingError(

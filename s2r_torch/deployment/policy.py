@@ -63,6 +63,7 @@ class MetaPolicy:
     reference: Reference | None = None
     encoding: Encoding | None = None
 
+    @plain_torch()
     def __post_init__(self):
         if not 0 <= self.chosen < self.ensemble.size or self.n_real < 1:
             raise SettingError(
@@ -71,12 +72,14 @@ class MetaPolicy:
                 cause="an index into the whole class instead of the survivors, or an empty budget",
             )
         graph = self.problem.graph
-        object.__setattr__(self, "cover", tuple(map(tuple, self.cover)))
-        fits = all(len(path) == graph.horizon - 1 for path in self.cover)
-        if not fits or len({graph.end(p[:h]) for p in self.cover for h in range(graph.horizon)}) < graph.num_states:
-            expected = f"sequences of {graph.horizon - 1} actions that visit all {graph.num_states} states"
+        cover, steps = tuple(map(tuple, self.cover)), graph.horizon - 1
+        fits = all(len(path) == steps and all(0 <= a < graph.num_actions for a in path) for path in cover)
+        actions = torch.tensor(cover if fits else (), dtype=torch.int64).reshape(len(cover) if fits else 0, steps)
+        object.__setattr__(self, "cover", tuple(map(tuple, actions.tolist())))
+        if len(graph.visited(actions).unique()) < graph.num_states:
+            expected = f"sequences of {steps} actions that visit all {graph.num_states} states"
             cause = "a part of a cover, or one of another graph: path_cover(graph) makes one"
-            raise SettingError(expected=expected, got=printable(self.cover, 80), cause=cause)
+            raise SettingError(expected=expected, got=printable(cover, 80), cause=cause)
 
     @property
     def problem(self) -> Problem:

@@ -31,7 +31,6 @@ from s2r_torch.encoders import encoder_class
 from s2r_torch.encoders.contract import Encoder
 from s2r_torch.errors import CheckpointError, ObservationError, SettingError
 from s2r_torch.files.json_schema import MapOf, Record, Text, Values, check
-from s2r_torch.given import as_python
 from s2r_torch.held import attributes, changed, faults_of, numbers, opened, outside, stir, streams
 from s2r_torch.rng import kept_globals, seed_globals
 from s2r_torch.schema import arguments
@@ -120,9 +119,14 @@ def made(name: str, settings: Mapping[str, Any], raw: ProblemSpec) -> Encoding:
 
 def _plain(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Settings as the JSON values that policy files hold; raises SettingError for others."""
-    given = {key: as_python(value) if isinstance(value, np.generic) else value for key, value in settings.items()}
+
+    def number(value: object) -> object:
+        if isinstance(value, np.generic):
+            return value.item()
+        raise TypeError(f"{type(value).__name__}, which JSON does not have")
+
     try:
-        return json.loads(json.dumps(given, allow_nan=False))
+        return json.loads(json.dumps(dict(settings), allow_nan=False, default=number))
     except (TypeError, ValueError) as error:
         cause = "modules, arrays and functions are made by its constructor, or loaded in `fit`"
         _refuse_settings(name, str(error), cause)

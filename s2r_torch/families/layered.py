@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from numbers import Integral
 from typing import Any, Protocol, TypeVar
 
@@ -163,10 +163,8 @@ def require_one(theta: Tensor, names: Sequence[str]) -> Tensor:
 
 def require_ids(theta: Tensor, ids: Sequence[int]) -> tuple[int, ...]:
     """Returns the ids as ints, or raises SettingError unless there is one per theta, and another for each."""
-    listed = as_python(ids) if not isinstance(ids, range) else ids
-    found: tuple[Any, ...] = (
-        tuple(as_python(i) for i in listed) if isinstance(listed, list | tuple | range) else (None,)
-    )
+    listed = as_python(ids)
+    found: tuple[Any, ...] = tuple(map(as_python, listed)) if isinstance(listed, Iterable) else (None,)
     whole = all(isinstance(i, Integral) and not isinstance(i, bool) for i in found)
     if not whole or len(found) != theta.shape[0] or len({*found}) < len(found):
         raise SettingError(

@@ -22,13 +22,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from s2r_torch.base import is_real
 from s2r_torch.errors import SettingError
-from s2r_torch.given import refuse_kind
+from s2r_torch.given import as_python, is_real, refuse_kind
 from s2r_torch.held import faults_of
 from s2r_torch.planner.sample_sizes import erratum_threshold, log_events, printed_threshold, sharp_threshold
 from s2r_torch.text import printable
@@ -204,12 +204,12 @@ def _verdict(name: str, rule: Rule, evidence: Evidence, settings: RuleSettings) 
         got = f"{keep.dtype} of shape {list(keep.shape)}" if isinstance(keep, Tensor) else type(keep).__name__
         cause = "indices in place of a mask, or a mask of the whole class"
         raise SettingError(expected=f"keep [{F}] of bool from rule {name}, one per member alive", got=got, cause=cause)
-    for part in ("threshold", "accuracy"):
-        value = getattr(verdict, part)
+    numbers: dict[str, Any] = {part: as_python(getattr(verdict, part)) for part in ("threshold", "accuracy")}
+    for part, value in numbers.items():
         if not is_real(value) or math.isnan(value):
             cause = "math.inf where nothing is claimed"
             raise SettingError(expected=f"a number as {part} from rule {name}", got=printable(repr(value)), cause=cause)
-    return verdict
+    return Verdict(keep, **numbers)
 
 
 def _log_term(evidence: Evidence, settings: RuleSettings) -> float:

@@ -226,13 +226,20 @@ def attempt_values(attempt: Attempt, worlds: Worlds, n_rollouts: int) -> Tensor:
 
 
 def reactive(act: Act, truth: GroundTruth) -> bool:
-    """Whether a policy answers by (step, x) alone: alike when it is asked in the other order, which no episode has."""
+    """Whether a policy answers by (step, x) alone: alike when it is asked in the other order, which no episode has.
+
+    In between it sees an episode of other states and readings, which it forgets if it is reactive.
+    """
     if getattr(act, "has_memory", False):
         return False
     steps = range(truth.graph.horizon)
-    few = [truth.x[:, truth.graph.states_of(h)[0], :ASKED] for h in steps]
+    spread = torch.linspace(0, truth.x.shape[2] - 1, ASKED).long()
+    few, others = ([truth.x[:, truth.graph.states_of(h)[i]][:, spread] for h in steps] for i in (0, -1))
     try:
-        one, other = ({h: act(h, few[h]) for h in order} for order in (steps, reversed(steps)))
+        one, _, other = (
+            {h: act(h, seen[h]).clone() for h in order}  # it may be a buffer that is used again
+            for order, seen in ((steps, few), (steps, [x.flip(1) for x in others]), (reversed(steps), few))
+        )
     except SimulatorError:  # what it remembers does not fit this order; a fault shows again in episodes
         return False
     return all(torch.equal(one[h], other[h]) for h in steps)

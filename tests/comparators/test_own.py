@@ -1,6 +1,7 @@
 """Comparators of one's own: whatever is wrong with one is one error that names it, and what is right is valued."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import SimpleNamespace
 
 import numpy as np
@@ -131,10 +132,14 @@ def test_numbers_of_other_libraries_and_policies_that_write_are_taken():
     assert torch.equal(of(acting(act)), plain)
     numbers = {"unlabelled": np.float32(3), "rewarded": torch.tensor(2.0), "accepted": np.float64(0.5)}
     assert torch.equal(of(lambda worlds: Attempt(still, **numbers)), plain)
+    assert [Attempt(still, accepted=passed).accepted for passed in (True, np.False_, torch.tensor(True))] == [1, 0, 1]
     assert Attempt(still, **numbers).episodes == 5
     assert torch.equal(of(lambda worlds: worlds.one_by_one(lambda world: (still, np.bool_(True)))), plain)
-    listed = lambda worlds: (worlds.walk([[0] * 5], 2, worlds.seed, "real"), Attempt(still))[1]  # noqa: E731
-    assert torch.equal(of(listed), plain)
+    assert torch.equal(of(lambda worlds: worlds.one_by_one(lambda world: [still, True])), plain)
+    worlds = worlds_of(known_on("grid").draws.family, 3)
+    for sequences in ([[0] * 5] * 2, np.zeros((2, 5), dtype=int), torch.zeros(2, 5, dtype=torch.int64)):
+        assert worlds.walk(sequences, 2, worlds.seed, "real").x.shape[:3] == (3, 4, 5)
+    assert [len(worlds.rewarded(i)) for i in torch.arange(3)] == [1, 1, 1]
 
 
 class Alternating:
@@ -157,6 +162,32 @@ def test_policies_that_remember_or_draw_are_valued_by_episodes_though_they_do_no
     found = attempt_values(attempted("mine", Learning(acting(Alternating())), worlds), worlds, 4000)
     exact = policy_values(worlds.truth, follow((0, 1, 0, 1, 0)))[:, 0]
     assert float((found - exact).abs().max()) < 0.05  # 6 standard errors of a reward of 0 or 1 at most
+
+
+class ByFirst:
+    """Remembers what it read at a step, and acts by that afterwards; it does not say so."""
+
+    def __init__(self, layer):
+        self.layer, self.taken = layer, None
+
+    def __call__(self, step, x):
+        if step <= self.layer or self.taken.shape != x.shape[:2]:
+            self.taken = (x[..., 0] > x[..., 0].median()).long() if step == self.layer else still(step, x)
+        return self.taken
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_a_policy_that_remembers_an_early_reading_is_valued_by_episodes(layer):
+    assert not reactive(ByFirst(layer), worlds_of(known_on("grid").draws.family, 3).truth)
+
+
+def test_a_policy_that_remembers_in_a_buffer_that_it_returns_is_valued_by_episodes():
+    class Buffered(Alternating):
+        def __call__(self, step, x):
+            self.last = still(step, x) if step == 0 else self.last.sub_(1).neg_()
+            return self.last
+
+    assert not reactive(Buffered(), worlds_of(known_on("grid").draws.family, 3).truth)
 
 
 def fitted(fit, learner=Learning):
@@ -221,6 +252,13 @@ def test_a_comparator_says_what_it_is_when_it_is_registered(changes, words):
     with pytest.raises(SettingError, match=words):
         registered("wrong", **changes)
     assert "wrong" not in COMPARATORS
+
+
+@pytest.mark.parametrize(
+    "drawn", [(), [], property(lambda self: ()), cached_property(lambda self: ())], ids=lambda d: type(d).__name__
+)
+def test_what_a_comparator_draws_is_listed_or_follows_from_its_settings(drawn):
+    assert registered("drawing", drawn=drawn).drawn is drawn
 
 
 def test_names_and_labels_of_tables_are_taken():

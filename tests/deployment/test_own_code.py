@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from support.policies import judged_policy, policy_of
@@ -67,14 +68,18 @@ def test_a_time_limit_is_looked_at_before_the_first_episode(policy, seconds):
         ({"n_real": 100.0}, "n_real: a whole number; got float"),
         ({"chosen": 0.0}, "chosen: a whole number; got float"),
         ({"cover": ((0, 1),)}, r"sequences of 4 actions that visit all 9 states; got \(\(0, 1\),\)"),
+        ({"cover": ()}, "sequences of 4 actions that visit all 9 states"),
+        ({"cover": ((0, 0, 0, 2), *policy_of().cover)}, "sequences of 4 actions that visit all 9 states"),
         ({"cover": ((0, 0, 0, 0),)}, "sequences of 4 actions that visit all 9 states"),
     ],
 )
 def test_a_copy_of_a_policy_is_looked_at_when_it_is_made(changes, words):
     with pytest.raises(SettingError, match=words):
         replace(policy_of(), **changes)
-    listed = replace(policy_of(), cover=[list(path) for path in policy_of().cover])
-    assert listed.cover == policy_of().cover
+    cover = policy_of().cover
+    for listed in ([list(path) for path in cover], np.array(cover), torch.tensor(cover)):
+        again = replace(policy_of(), cover=listed).cover
+        assert again == cover and {type(a) for path in again for a in path} == {int}
 
 
 def test_half_precision_is_no_density(policy):

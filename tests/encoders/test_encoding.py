@@ -336,6 +336,7 @@ def test_settings_are_values_that_a_file_holds():
         register_encoder("told")(Told)
         phi = made("told", {"gain": np.float32(2)}, RAW)
         assert phi.recipe() == {"name": "told", "settings": {"gain": 2.0}} and type(phi.settings["gain"]) is float
+        assert made("told", {"gain": [np.int64(2), {"a": np.bool(True)}]}, RAW).settings == {"gain": [2, {"a": True}]}
         for gain in (nn.Linear(2, 2), abs, torch.zeros(2), float("nan")):
             with pytest.raises(SettingError, match="settings of the encoder told that are JSON values"):
                 made("told", {"gain": gain}, RAW)

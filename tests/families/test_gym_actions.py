@@ -114,6 +114,16 @@ def test_actions_that_are_not_there_are_refused_when_they_are_taken(action):
         lake.step(action)
 
 
+@pytest.mark.parametrize("action", [1, np.int64(1), np.array(1), np.array([1]), np.True_, torch.tensor([1])], ids=repr)
+def test_one_action_in_another_form_is_that_action(action):
+    env = Pushed()
+    moved = held(env, [[-1.0], [1.0]]).step(action)[0]
+    assert moved == held(Pushed(), [[-1.0], [1.0]]).step(1)[0]
+    for wrong in (np.array([0, 1]), np.array([0.5])):
+        with pytest.raises(SettingError, match=r"an action in 0 .. 1; got array"):
+            held(env, [[-1.0], [1.0]]).step(wrong)
+
+
 def family(env, steps, horizon):
     return GymFamily(
         name="pushed",
@@ -132,6 +142,7 @@ def test_a_time_limit_is_counted_in_decisions():
     family(limited, 5, 2).simulators(torch.zeros(1, 1), (0,))
     with pytest.raises(SettingError, match="a time limit of at least 3; got 2"):
         family(limited, 5, 3)
+    assert family(limited, 4, None).spec.horizon == 3  # cut in the last step, after which nothing is read
 
 
 @pytest.mark.parametrize(
@@ -193,7 +204,7 @@ def test_latent_numbers_in_text_are_none_and_reset_options_are_each_reset_s_own(
     }
     simulators = GymFamily(**parts).simulators(torch.zeros(1, 1), (0,))
     assert float(simulators.reset(4, [torch.Generator()]).abs().max()) < 0.2
-    with pytest.raises(S2RError, match="finite latent numbers; got nan"):
+    with pytest.raises(S2RError, match="finite latent numbers; got '5'"):
         GymFamily(**parts | {"latent": lambda env, x: str(int(x[0]) + 5)}).simulators(torch.zeros(1, 1), (0,))
 
 

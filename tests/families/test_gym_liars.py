@@ -1,6 +1,7 @@
 """Environments that hide their randomness, speak another interface, or fail: each is named before any replay."""
 
 import random
+import threading
 
 import gymnasium
 import numpy as np
@@ -134,6 +135,22 @@ def with_nan(self, *, seed=None, options=None):
 
 
 Blind = with_("Blind", reset=with_nan, step=lambda self, a: (np.array([a, np.nan]), 0.1, False, False, {}))
+
+
+@pytest.mark.parametrize(("number", "told"), [("12", "'12'"), (None, "None"), (np.array([1, 2]), r"\[1 2\]")], ids=str)
+def test_what_is_no_number_of_a_state_is_quoted(number, told):
+    with pytest.raises(ObservationError, match=f"finite latent numbers; got {told} as number 0 of 1"):
+        simulators(make(latent=lambda env, o: [number]))
+
+
+def test_options_of_a_reset_are_each_reset_s_own_where_they_can_be_copied():
+    def reset(self, *, seed=None, options=None):
+        options["seen"].append(1)
+        assert len(options["seen"]) == 1 or "lock" in options
+        return Walk.reset(self, seed=seed)
+
+    for more in ({}, {"lock": threading.Lock()}):
+        simulators(make(with_("Seeing", reset=reset), reset_options={"seen": [], **more}))
 
 
 def test_nan_in_an_unused_part_of_the_observation():

@@ -242,6 +242,8 @@ def test_a_rule_of_one_s_own_gives_a_verdict_or_one_error(kind, monkeypatch):
     given = trial.evidence, trial.settings
     monkeypatch.setitem(RULES, "mine", pooled)
     assert torch.equal(rule_named("mine")(*given).keep, pooled(*given).keep)
+    monkeypatch.setitem(RULES, "mine", lambda *given: replace(pooled(*given), threshold=torch.tensor(0.5)))
+    assert type(rule_named("mine")(*given).threshold) is float
     monkeypatch.setitem(RULES, "mine", lambda *given: verdict(pooled(*given)))
     with pytest.raises(SettingError, match=words):
         rule_named("mine")(*given)

@@ -56,9 +56,9 @@ def _among(action: object, space: gymnasium.spaces.Discrete) -> int:
     Raises:
         SettingError: it is none.
     """
-    try:
-        found = operator.index(action)  # type: ignore[arg-type]
-    except TypeError:
+    try:  # learners of other libraries give arrays of one number
+        found = operator.index(action.item() if isinstance(action, np.ndarray | np.generic) else action)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
         found = int(space.start) - 1
     if not space.start <= found < space.start + space.n:
         expected = f"an action in {space.start} .. {space.start + space.n - 1}"

@@ -179,7 +179,7 @@ class GymEpisode:
 
     def reset(self) -> list[float]:
         """A full reset; returns the latent numbers of the start."""
-        self.observation = reset_env(self.env, seed=next(self._seeds), options=copy.deepcopy(self._options))
+        self.observation = reset_env(self.env, seed=next(self._seeds), options=_copied(self._options))
         self.ended, self._actions = False, []
         return self.latent()
 
@@ -190,12 +190,14 @@ class GymEpisode:
             ObservationError: one is NaN or infinite.
         """
         with users("latent(env, observation)"):
-            numbers = [plain_number(number) for number in self._latent(self.env.unwrapped, self.observation)]
+            given = [*self._latent(self.env.unwrapped, self.observation)]
+            numbers = [plain_number(number) for number in given]
         bad = [i for i, number in enumerate(numbers) if not np.isfinite(number)]
         if bad:
+            found = repr(given[bad[0]]) if isinstance(given[bad[0]], str) else given[bad[0]]
             raise ObservationError(
                 expected="finite latent numbers",
-                got=f"{numbers[bad[0]]} as number {bad[0]} of {len(numbers)} after actions {tuple(self._actions)}",
+                got=f"{printable(found, 60)} as number {bad[0]} of {len(numbers)} after actions {(*self._actions,)}",
                 cause="a part of the observation that is not always there: give latent=(env, observation) -> numbers, "
                 "which leaves it out",
             )
@@ -294,6 +296,14 @@ def checked_actions(env: gymnasium.Env, horizon: int) -> int:
     return int(env.action_space.n)
 
 
+def _copied(options: dict | None) -> dict | None:
+    """Options of one reset, which may write into them; what cannot be copied, such as a lock, is shared."""
+    try:
+        return copy.deepcopy(options)
+    except (TypeError, copy.Error):
+        return copy.copy(options)
+
+
 def layers(env: gymnasium.Env) -> list[gymnasium.Env]:
     """An environment's wrappers, outermost first, and what they wrap."""
     found = [env]
@@ -303,9 +313,9 @@ def layers(env: gymnasium.Env) -> list[gymnasium.Env]:
 
 
 def time_limit(env: gymnasium.Env) -> int | None:
-    """After how many whole steps episodes are cut, if they are; several of the environment may be one of ours."""
+    """In which step episodes are cut, if they are; several of the environment may be one of ours."""
     limits, held = [], 1
     for layer in layers(env):
         held *= layer.steps if isinstance(layer, Held) else 1
-        limits += [layer._max_episode_steps // held] if isinstance(layer, gymnasium.wrappers.TimeLimit) else []
+        limits += [-(-layer._max_episode_steps // held)] if isinstance(layer, gymnasium.wrappers.TimeLimit) else []
     return min(limits, default=None)
