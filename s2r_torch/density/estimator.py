@@ -145,6 +145,7 @@ class DensityEstimator:
             D_hat[..., states, :] = D
         return torch.as_tensor(D_hat)
 
+    @plain_torch()
     def patches(self, samples: Sequence[Tensor]) -> Patches:
         """The same of samples [B, n_s, d], kept only where densities are not 0; some states at a time."""
         at_once = max(1, MOST_VALUES // (len(samples[0]) * self.grid.num_points))
@@ -159,8 +160,8 @@ class DensityEstimator:
 
     def _patches(self, x: Tensor) -> Patches:
         """Of samples [B, S, n, d]: where they reach few nodes, the others are not even looked at."""
-        windows = self.windows(x.dtype)
         self.check(x)
+        windows = self.windows(x.dtype)
         first, size = zip(*(w.reached(x[..., j]) for j, w in enumerate(windows)), strict=True)
         if FEW_NODES * math.prod(size) > self.grid.num_points:
             return Patches.of(self(x), self.grid)

@@ -142,7 +142,7 @@ class Patches:
     def around(self, other: Patches) -> tuple[Tensor, tuple[int, ...]]:
         """The first node [R, S, d], and the size, of boxes that hold these and others of the same places."""
         first = torch.minimum(self.first, other.first)
-        return first, tuple((torch.maximum(self.ends, other.ends) - first).amax((0, 1)).tolist())
+        return first, tuple((torch.maximum(self.ends, other.ends) - first).amax((0, 1)).clamp(min=1).tolist())
 
     def distance(self, other: Patches) -> Tensor:
         """Sup distance [R, S] from others of the same places; of boxes that share no node, the larger height."""

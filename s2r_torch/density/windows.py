@@ -64,10 +64,10 @@ class AxisWindows:
         )
 
     def reached(self, x: Tensor) -> tuple[Tensor, int]:
-        """Of the samples x `[..., n]`: the first window `[...]` that holds one, and how many from there on may."""
+        """Of samples x `[..., n]`: the first window `[...]` that holds one, and how many from there on may; 1 if none."""
         first = torch.searchsorted(self.upper, x.amin(-1))
         beyond = torch.searchsorted(self.lower, x.amax(-1), right=True)
-        return first, max(0, int((beyond - first).max()))
+        return first, max(1, int((beyond - first).max()))
 
     def some(self, first: Tensor, count: int) -> AxisWindows:
         """So many of them from `first` `[...]` on, `[..., 1, count]`; beyond the last one they hold nothing."""

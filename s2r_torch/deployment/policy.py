@@ -169,14 +169,14 @@ class MetaPolicy:
         """The policy for a world's observations.
 
         Args:
-            observations: one tensor [n_s, d] per state, in the graph's order; or recorded episodes, of which as many
-                readings of every state are used as Deploy takes, the first ones.
+            observations: one tensor [n_s, d] per state, in the graph's order, or [B, n_s, d] of B worlds; or recorded
+                episodes, of which as many readings of every state are used as Deploy takes, the first ones.
             worlds: as in `densities`.
         """
         if isinstance(observations, Recording):
             observations.require_of(self.spec)
             observations = observations.samples(self.problem.graph, self.readings)
-        if isinstance(observations, Iterator):
+        if isinstance(observations, Iterator | Tensor):
             observations = list(observations)
         if isinstance(observations, str | Mapping) or not all(isinstance(x, Tensor) and x.ndim for x in observations):
             odd = next((x for x in observations if not isinstance(x, Tensor)), observations)
@@ -194,7 +194,13 @@ class MetaPolicy:
             got = f"{int(readings[few[0]])} {where}, shape {list(observations[few[0]].shape)}"
             cause = "no density of a single reading, or readings [n] in place of [n, d]"
             raise ObservationError(expected="at least 2 readings [n, d] of every state", got=got, cause=cause)
-        of = self.patches if observations and observations[0].ndim > 2 else self.densities
+        leads = {tuple(x.shape[:-2]) for x in observations}
+        if len(leads) > 1 or any(len(lead) > 1 or 0 in lead for lead in leads):
+            got, cause = f"leading sizes {printable(sorted(leads), 60)}", "states of other worlds, or an axis too many"
+            raise ObservationError(
+                expected="[n, d] of every state, or [B, n, d] of the same B worlds", got=got, cause=cause
+            )
+        of = self.densities if leads <= {()} else self.patches
         return self.condition(of(observations, worlds), readings)
 
     @plain_torch()

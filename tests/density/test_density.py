@@ -212,6 +212,31 @@ def test_patches_hold_samples_on_the_edge_of_a_window():
     assert patches.size == (6,) and torch.equal(patches.dense()[:, 0], estimate(x))
 
 
+@pytest.mark.parametrize("d", [1, 2])
+def test_states_that_no_node_sees_have_empty_patches(d):
+    """A dead sensor in every simulator, where any share off the grid is allowed."""
+    grid = DensityGrid.uniform((0.0,) * d, (1.0,) * d, 65)
+    estimate = DensityEstimator(grid, BOX, (0.02,) * d, off_grid_limit=1.0, allow_constant=True)
+    away, there = torch.full((2, 5, d), 7.0), torch.full((2, 5, d), 0.5)
+    for samples in ([away], [-away, away], [away, there]):
+        patches, dense = estimate.patches(samples), estimate.of_states(samples)
+        assert torch.equal(patches.dense(), dense)
+        assert torch.equal(patches.distance(patches[:, [0] * len(samples)]), sup_distance(dense, dense[:, :1]))
+    nothing = Patches.of(torch.zeros(2, 1, grid.num_points), grid)
+    assert torch.equal(nothing.distance(nothing), torch.zeros(2, 1)) and not nothing.mean(nothing).dense().any()
+
+
+def test_patches_are_the_same_under_other_defaults():
+    grid = DensityGrid.uniform((0.0,), (1.0,), 257)
+    estimate, samples = DensityEstimator(grid, BOX, (0.01,)), [uniform((2, 40, 1), 0, 0.4, 0.42)]
+    plain = estimate.patches(samples)
+    torch.set_default_device("meta")
+    try:
+        assert torch.equal(estimate.patches(samples).values, plain.values)
+    finally:
+        torch.set_default_device("cpu")
+
+
 def test_states_are_estimated_together_and_refused_apart(monkeypatch):
     """States of 40, 60 and 40 samples, on two simulators; the sixth is spoilt on the second one."""
     estimate = DensityEstimator(GRID, BOX, (0.3,))

@@ -39,6 +39,7 @@ def good_log(seed: int = 7, n: int = N, dtype=torch.float64) -> Recording:
 def test_states_are_found_in_the_order_of_episodes():
     states = np.random.default_rng(0).integers(-1, 5, size=(30, 4))
     listed = {s: rows.tolist() for s, rows in by_state(states)}
+    assert not list(by_state(states[:0])) and not list(by_state(np.full((2, 3), -1)))
     flat = states.ravel().tolist()
     assert listed == {s: [i for i, other in enumerate(flat) if other == s] for s in range(5)}
 

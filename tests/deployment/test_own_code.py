@@ -82,6 +82,19 @@ def test_a_copy_of_a_policy_is_looked_at_when_it_is_made(changes, words):
         assert again == cover and {type(a) for path in again for a in path} == {int}
 
 
+def test_readings_of_every_state_are_of_one_world_or_of_the_same_ones():
+    meta, g = policy_of(), torch.Generator().manual_seed(0)
+    of = lambda *lead: torch.rand(9, *lead, 30, 2, generator=g, dtype=torch.float64)  # noqa: E731
+    several, x = of(3), torch.rand(3, 5, 2, generator=g, dtype=torch.float64)
+    values = meta.condition_on(several).q(1, x)
+    assert torch.equal(values, meta.condition_on(list(several)).q(1, x))
+    for w in range(3):
+        torch.testing.assert_close(meta.condition_on(several[:, w]).q(1, x[w]), values[w])
+    for odd in (of(2, 3), [*several[:8], of()[0]], [of()[0], *several[1:]], [*several[:8], of(2)[0]], of(0)):
+        with pytest.raises(ObservationError, match=r"\[n, d\] of every state, or \[B, n, d\] of the same B worlds"):
+            meta.condition_on(odd)
+
+
 def test_half_precision_is_no_density(policy):
     D = deploy(policy, world(), refuse=False).D_real
     with pytest.raises(ObservationError, match="densities, float32 or float64; got torch.float16"):

@@ -73,7 +73,7 @@ def by_state(states: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     """(state, where it is in the flattened array, in order) of all states in it but -1."""
     order = np.argsort(states, axis=None, kind="stable")
     found, first = np.unique(states.ravel()[order], return_index=True)
-    yield from ((s, rows) for s, rows in zip(found.tolist(), np.split(order, first[1:]), strict=True) if s >= 0)
+    yield from ((s, rows) for s, rows in zip(found.tolist(), np.split(order, first)[1:], strict=True) if s >= 0)
 
 
 def possible(x: np.ndarray, gap: float) -> float:
