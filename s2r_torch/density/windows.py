@@ -64,7 +64,7 @@ class AxisWindows:
         )
 
     def reached(self, x: Tensor) -> tuple[Tensor, int]:
-        """Of samples x `[..., n]`: the first window `[...]` that holds one, and how many from there on may; 1 if none."""
+        """The first window `[...]` that holds a sample of x `[..., n]`, and how many from there on may: 1 or more."""
         first = torch.searchsorted(self.upper, x.amin(-1))
         beyond = torch.searchsorted(self.lower, x.amax(-1), right=True)
         return first, max(1, int((beyond - first).max()))
