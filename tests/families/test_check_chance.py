@@ -25,6 +25,7 @@ def game(step, num_actions, horizon, **changes):
         sensor=SENSOR,
         horizon=horizon,
         bernoulli_rewards=True,
+        reward_scale=1.0,
         **changes,
     )
 

@@ -14,6 +14,7 @@ from s2r_torch.families.randomness import shaken, states
 from s2r_torch.families.replay.sameness import Seen, Trace, require_same, same
 from s2r_torch.families.replay.tree import Episode
 
+EXAMINED = 2  # theta whose paths are run in every way, where all share the dynamics; of others each trace is compared
 COMPARED = 16  # theta whose dynamics are compared with the first one's, in every set of simulators
 RARE = 40  # further times that paths are run where steps draw random numbers: what happens in 1 of 100 is seen
 PROBES = 4  # random paths, and up to as many constant ones
@@ -137,12 +138,14 @@ class Trust:
     def __init__(self, dynamics: Dynamics, first: Tensor, num_actions: int, horizon: int):
         self._dynamics, self._first, self._sizes = dynamics, first, (num_actions, horizon)
         self._trusted: set[tuple[float, ...]] = set()
+        self._examined = 0
         self._reference: list[Trace] | None = None
 
     def require(self, theta: Tensor, *, rewards: bool) -> str | None:
         """Runs paths again and again for the first and the last of theta [B, k], and once for some between.
 
-        Parts of these theta are not looked at again.
+        Where dynamics are shared, and two theta were looked at so closely, once for all: each trace is compared with
+        that of the very first theta. Parts of these theta are not looked at again.
 
         Args:
             theta: `[B, k]`.
@@ -160,7 +163,8 @@ class Trust:
             key = tuple(theta[i].tolist())
             if key in self._trusted:
                 continue
-            if i in (0, last):
+            if i in (0, last) and not (self._dynamics.shared and self._examined >= EXAMINED):
+                self._examined += 1
                 traces, seeded = deterministic_traces(self._dynamics, theta[i], *self._sizes)
                 said = said or seeded
             else:
