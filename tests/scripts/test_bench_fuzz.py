@@ -35,7 +35,7 @@ def test_three_hundred_files(bench):
 )
 def test_a_loader_without_one_of_its_checks_is_caught(bench, monkeypatch, door, open_door):
     monkeypatch.setattr(door, open_door)
-    _, failures = bench.fuzz(120, seed=1)
+    _, failures = bench.fuzz(300, seed=1)
     assert failures
 
 
