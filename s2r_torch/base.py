@@ -89,7 +89,8 @@ class ProblemSpec:
         self._require_positive("reward_width", 1, "the width before scaling")
         if self.zeta is not None:
             self._require_positive("zeta", math.inf, "None where nobody knows it")
-        names = self.obs_names if isinstance(self.obs_names, tuple | list) else (self.obs_names,)
+        given: Any = as_python(self.obs_names)
+        names = given if isinstance(given, tuple | list) else (given,)
         names = tuple(f"x_{i + 1}" for i in range(self.obs_dim)) if names in ((), [], ("",), (None,)) else tuple(names)
         object.__setattr__(self, "obs_names", names)
         _check_names(self.obs_names, self.obs_dim)

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from s2r_torch.base import ProblemSpec
+from s2r_torch.base import ProblemSpec, after, told
 from s2r_torch.errors import SettingError
 from s2r_torch.families import make_family
 
@@ -50,3 +50,9 @@ def test_best_totals_are_those_of_the_best_sequence():
         for _ in range(graph.horizon):
             path += (int(best[b, graph.end(path)]),)
         assert path == tuple(sequences[at].tolist())
+
+
+def test_long_paths_are_told_in_runs():
+    assert after(()) == "at the start" and after((0, 1, 1)) == "after actions 0 1 1"
+    assert after((1,) * 17 + (0, 1, 1)) == "after actions 17 times 1, 0, 2 times 1"
+    assert told((1,) * 16) == str((1,) * 16) and told((1,) * 17) == "(17 times 1)"

@@ -65,6 +65,7 @@ CALLS = {
     "an axis alone": (lambda: DensityGrid(torch.linspace(0, 1, 9)), r"axes in a tuple; got a tensor \[9\]"),
     "an order in words": (lambda: make_kernel("legendre", "2"), "order of a kernel: a number"),
     "a scale in words": (lambda: spec(reward_scale="1"), "reward_scale > 0; got 1"),
+    "a scale without end": (lambda: spec(reward_scale=float("inf")), "reward_scale > 0; got inf"),
     "zeta below 0": (lambda: spec(zeta=-1.0), "zeta > 0; got -1.0"),
     "zeta in words": (lambda: spec(zeta="auto"), "zeta > 0; got auto"),
     "a width in words": (lambda: spec(reward_width="half"), r"reward_width in \(0, 1\]; got half"),
@@ -87,6 +88,7 @@ CALLS = {
         lambda: graph([[1, 2], [2, 2], [-1, -1]], [0, 1, 1], ((), (0,), (1,))),
         "a graph of 3 states with next_state -1 in the last layer, and a state elsewhere",
     ),
+    "an edge to nowhere": (lambda: graph([[1, 7], [-1, -1]]), "a graph of 2 states with .*and a state elsewhere"),
     "an edge over two": (
         lambda: graph([[2, 1], [2, 2], [-1, -1]], [0, 1, 2], ((), (1,), (1, 0))),
         "edges that lead to the next layer",
@@ -147,6 +149,8 @@ def test_other_forms_are_the_same():
     assert DensityGrid(torch.linspace(0, 1, 5).expand(2, 5)).shape == (5, 5)
     assert DensityEstimator(GRID, make_kernel("legendre", np.float64(2)), np.array([0.3])).bandwidth == (0.3,)
     assert spec(obs_names=["x"], reward_scale=np.float32(2)) == spec(obs_names=("x",), reward_scale=2.0)
+    two = {"obs_dim": 2, "low": (0.0, 0.0), "high": (1.0, 1.0)}
+    assert spec(obs_names=np.array(["x", "y"]), **two) == spec(obs_names=("x", "y"), **two)
     assert graph(paths=[[], [0]]).paths == ((), (0,)) and GRAPH.end([np.int64(0), 1]) == GRAPH.end((0, 1))
     three = Seed.root(3).child("a", (1, 2), 2).integer()
     assert Seed.root(np.int64(3)).child(np.str_("a"), (np.int32(1), 2), torch.tensor(2)).integer() == three

@@ -153,7 +153,7 @@ class Worlds:
         Those who see no reward of the real world take `x` and leave `rewards` alone.
         """
         H = self.draws.family.spec.horizon
-        if not len(sequences) or {len(sequence) for sequence in sequences} != {H}:
+        if {len(sequence) for sequence in sequences} != {H}:
             got, cause = printable(sequences, 80), "paths of a cover have H - 1 actions: (*path, 0)"
             raise SettingError(expected=f"sequences of {H} actions", got=got, cause=cause)
         actions = torch.as_tensor(sequences, dtype=torch.int64).repeat_interleave(n, 0)  # [sequences n, H]

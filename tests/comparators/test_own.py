@@ -73,6 +73,13 @@ NO_ATTEMPTS = {
     "no act": (lambda worlds: Attempt(torch.zeros(3)), "act of an attempt: a function; got Tensor"),
     "below 0": (lambda worlds: Attempt(still, unlabelled=-5), "unlabelled >= 0 of an attempt; got -5"),
     "NaN": (lambda worlds: Attempt(still, rewarded=float("nan")), "rewarded >= 0 of an attempt; got nan"),
+    "endless": (lambda worlds: Attempt(still, simulator=float("inf")), "simulator >= 0 of an attempt; got inf"),
+    "no function of the truth": (
+        lambda worlds: Attempt(still, exact=0.5),
+        "exact of an attempt: a function; got float",
+    ),
+    "no walk": (lambda worlds: worlds.walk((), 3, worlds.seed, "real"), r"sequences of 5 actions; got \(\)"),
+    "complex values": (valued(torch.zeros(3, dtype=torch.complex64)), r"values \[3\] in \[0, 1\] from exact"),
     "in words": (lambda worlds: Attempt(still, rewarded="3"), "rewarded >= 0 of an attempt; got '3'"),
     "more than all": (lambda worlds: Attempt(still, accepted=2.0), r"accepted of an attempt in \[0, 1\]; got 2.0"),
     "int32": (
@@ -130,6 +137,9 @@ def test_numbers_of_other_libraries_and_policies_that_write_are_taken():
 
     plain = of(acting(still))
     assert torch.equal(of(acting(act)), plain)
+    act.has_memory = True  # valued by episodes
+    assert float((of(acting(act)) - plain).abs().max()) < 0.5
+    assert of(valued(torch.full((3,), 0.5))).dtype == torch.float64
     numbers = {"unlabelled": np.float32(3), "rewarded": torch.tensor(2.0), "accepted": np.float64(0.5)}
     assert torch.equal(of(lambda worlds: Attempt(still, **numbers)), plain)
     assert [Attempt(still, accepted=passed).accepted for passed in (True, np.False_, torch.tensor(True))] == [1, 0, 1]
@@ -178,7 +188,11 @@ class ByFirst:
 
 @pytest.mark.parametrize("layer", [0, 1, 2])
 def test_a_policy_that_remembers_an_early_reading_is_valued_by_episodes(layer):
-    assert not reactive(ByFirst(layer), worlds_of(known_on("grid").draws.family, 3).truth)
+    worlds = worlds_of(known_on("grid").draws.family, 3)
+    assert not reactive(ByFirst(layer), worlds.truth)
+    declared = follow((0, 1, 0, 1, 0))
+    declared.has_memory = True
+    assert attempted("mine", Learning(acting(declared)), worlds).act.has_memory
 
 
 def test_a_policy_that_remembers_in_a_buffer_that_it_returns_is_valued_by_episodes():

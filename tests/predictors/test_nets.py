@@ -432,3 +432,5 @@ def test_a_larger_unit_of_readings_makes_no_smaller_class():
     assert lookup.suited(line, low, {"lipschitz_bound": 3.0}) == {"lipschitz_bound": 3.0}
     net = lookup(line, 1, seeded(), **lookup.suited(line, low, {}))
     assert net.declared_bound == pytest.approx(1000)
+    for own in ("auto", None):
+        assert type("Own", (lookup,), {"default_bound": own}).suited(line, low, {}) == {}

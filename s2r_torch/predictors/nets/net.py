@@ -32,7 +32,7 @@ from s2r_torch.base import check_shape
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.patches import Densities, Patches, dense, heights, looked_up, taken, takes_patches
 from s2r_torch.errors import LipschitzError, SettingError
-from s2r_torch.given import refuse_kind
+from s2r_torch.given import is_real, refuse_kind
 from s2r_torch.predictors.nets.heads import head_class
 from s2r_torch.predictors.nets.learned_embeddings import Embedding
 from s2r_torch.predictors.nets.lipschitz import module_list
@@ -153,10 +153,10 @@ class Net(nn.Module):
         C_L is in units of 1 / density, which depend on those of readings: in centimetres densities are a hundredth of
         what they are in metres. Of low densities it is as much more as they are lower than `USUAL`.
         """
-        height = float(heights(data.D).mean())
-        if settings.get("lipschitz_bound") is not None or height >= USUAL:
+        height, own = float(heights(data.D).mean()), cls.default_bound
+        if settings.get("lipschitz_bound") is not None or not is_real(own) or height >= USUAL:  # AUTO follows them, too
             return dict(settings)
-        return {**settings, "lipschitz_bound": cls.default_bound * USUAL / max(height, 1e-12)}
+        return {**settings, "lipschitz_bound": own * USUAL / max(height, 1e-12)}
 
     def make_step(self, states: int, generator: torch.Generator | None) -> Step:
         """The networks of one step with that many states to look up."""
