@@ -35,6 +35,7 @@ from torch import Tensor
 
 from s2r_torch.base import Path, StateGraph
 from s2r_torch.errors import SettingError
+from s2r_torch.given import taking
 
 Edge = tuple[int, int]  # a state and an action that leads to a next state
 Walks = tuple[tuple[Path, int], ...]  # sequences of actions, and how many episodes of each
@@ -42,6 +43,7 @@ Walks = tuple[tuple[Path, int], ...]  # sequences of actions, and how many episo
 MOST_EPISODES = 2**31 - 1  # scipy's flows are 32-bit
 
 
+@taking()
 def path_cover(graph: StateGraph) -> tuple[Path, ...]:
     """The smallest set of action sequences that visits every state of the graph.
 

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, ProblemSpec, Simulators, after, check_shape
+from s2r_torch.base import Path, ProblemSpec, Simulators, after, check_shape, require_count
 from s2r_torch.errors import ObservationError, RewardError, S2RError, SettingError, SimulatorError
-from s2r_torch.given import refuse_kind, require_having
+from s2r_torch.given import refuse_kind, require_having, taking
 from s2r_torch.held import faults_of, untouched
 from s2r_torch.rng import Seed
 from s2r_torch.text import printable
@@ -135,6 +135,8 @@ class Guard:
         return x
 
     def select(self, indices: Sequence[int]) -> Guard:
+        for i in indices:
+            require_count("an index of simulators", i, len(self) - 1, "one of other simulators", least=0)
         recipe = self.recipe and self.recipe.select(indices)
         return Guard(self.inner.select(indices), self.ledger, self.purpose, recipe, self.workers)
 
@@ -241,6 +243,7 @@ class Rollouts:
         return self.rewards.sum(-1)
 
 
+@taking(simulators=object)
 def observe(simulators: Guard, path: Path, n: int, seed: Seed) -> Tensor:
     """n observations [B, n, d] at the end of an action path, one episode each."""
     x = simulators.reset(n, seed.generators(simulators.ids))
@@ -249,6 +252,7 @@ def observe(simulators: Guard, path: Path, n: int, seed: Seed) -> Tensor:
     return x
 
 
+@taking(simulators=object)
 def try_actions(simulators: Guard, path: Path, n: int, seed: Seed) -> Transitions:
     """n uniformly random actions at the end of a path, with their rewards; one episode each (Algorithm 5, line 3)."""
     x = observe(simulators, path, n, seed)
@@ -258,6 +262,7 @@ def try_actions(simulators: Guard, path: Path, n: int, seed: Seed) -> Transition
     return Transitions(x, actions, rewards)
 
 
+@taking(simulators=object)
 def rollout(simulators: Guard, act: Act, n: int, seed: Seed, see: Callable[[Tensor], Tensor] = lambda x: x) -> Rollouts:
     """n whole episodes of a policy in every simulator; `see` says what is kept of readings, which may be large."""
     x = simulators.reset(n, seed.generators(simulators.ids))

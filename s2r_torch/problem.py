@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.density.grid import DensityGrid
+from s2r_torch.given import taking
 
 
+@taking()
 @dataclass(frozen=True, eq=False)
 class Problem:
     """All that a predictor class may depend on (theory.md C8): never on the judges' densities."""

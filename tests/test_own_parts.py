@@ -1,7 +1,9 @@
 """What people build themselves out of the library's parts: numbers in other forms are taken, other things are told."""
 
+import pickle
 import re
 from collections import deque
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,24 +12,34 @@ import torch
 from support.policies import policy_of
 
 from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.coverage import path_cover
 from s2r_torch.defaults import trainable
-from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.density.estimator import DensityEstimator, DensityStream
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
-from s2r_torch.episodes import Guard, Ledger, rollout
-from s2r_torch.errors import SettingError
+from s2r_torch.deployment.policy_file import save_policy
+from s2r_torch.episodes import Guard, Ledger, observe, rollout
+from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.families import make_family
+from s2r_torch.families.contract import GroundTruth
+from s2r_torch.families.exact import policy_values
+from s2r_torch.families.gym.family import make_env
 from s2r_torch.families.layered import depth_first
 from s2r_torch.files.whole import fixed_path
 from s2r_torch.given import taking
 from s2r_torch.planner.certification import certification_slack
+from s2r_torch.predictors.acting import GroupActor
+from s2r_torch.predictors.ensemble import Ensemble
+from s2r_torch.predictors.registry import register_group
+from s2r_torch.problem import Problem
 from s2r_torch.progress import Silent, require_progress
 from s2r_torch.rng import Seed
 from s2r_torch.runs import run
 from s2r_torch.runs.settings import RunSettings
 
 GRID, KERNEL = DensityGrid.uniform((0.0,), (1.0,), 9), make_kernel("legendre", 2)
-GRAPH = policy_of().problem.graph
+META, ESTIMATE = policy_of(), DensityEstimator(GRID, KERNEL, (0.3,))
+GRAPH = META.problem.graph
 TWO = ([[1, 1], [-1, -1]], [0, 1], ((), (0,)))
 FAMILY = make_family("grid")
 THETA = FAMILY.prior(2, torch.Generator().manual_seed(0))
@@ -40,6 +52,30 @@ def spec(**changes):
 
 def graph(following=TWO[0], layer=TWO[1], paths=TWO[2]):
     return StateGraph(torch.tensor(following), torch.tensor(layer), paths)
+
+
+class Constant:
+    """A group whose members are all alike, and that stays as large as it is."""
+
+    def __init__(self, size, given=None):
+        self.size, self.given = size, given or size
+
+    def condition(self, D, readings=None):
+        return D
+
+    def q(self, conditioned, step, x):
+        return torch.full((self.given, *x.shape[:2], 2), 0.5)
+
+    def subset(self, members):
+        return self
+
+    def lipschitz_bound(self):
+        return torch.zeros(self.size, dtype=torch.float64)
+
+
+def true(**changes):
+    parts = {"x": torch.rand(1, 2, 3, 1), "weight": torch.ones(1, 2, 3) / 3, "reward": torch.zeros(1, 2, 3, 2)}
+    return GroundTruth(graph(), **parts | changes)
 
 
 def guard():
@@ -129,6 +165,37 @@ CALLS = {
     "ids in halves": (lambda: FAMILY.simulators(THETA, (0.5, 1.5)), "2 ids, different whole numbers"),
     "no ids": (lambda: FAMILY.simulators(THETA, None), "2 ids, different whole numbers"),
     "a number of ids": (lambda: FAMILY.simulators(THETA, 2), "2 ids, different whole numbers"),
+    "a stream of numbers": (lambda: DensityStream(ESTIMATE, 3), "leading sizes in a tuple, float32 or float64; got 3"),
+    "a stream of a grid": (lambda: DensityStream(GRID), "estimator: DensityEstimator; got DensityGrid"),
+    "a stream of halves": (lambda: DensityStream(ESTIMATE, (), torch.float16), "float32 or float64; got .*float16"),
+    "an int for a stream": (lambda: observe(guard(), (0,), 3, 0), "seed: Seed; got int"),
+    "other simulators": (lambda: guard().select([7]), "an index of simulators <= 1; got 7"),
+    "weights of 3": (lambda: true(weight=torch.ones(1, 2, 3)), r"weights \[B, xi, m\] of sum 1"),
+    "rewards of 5": (lambda: true(reward=torch.zeros(1, 2, 3, 5)), r"rewards \[B, xi, m, 2\]; got shapes .*5"),
+    "a policy that saw nothing": (lambda: policy_values(true(), policy_of()), "act: a function; got MetaPolicy"),
+    "a spec for a graph": (lambda: path_cover(FAMILY.spec), "graph: StateGraph; got ProblemSpec"),
+    "a problem turned": (lambda: Problem(GRID, GRAPH, FAMILY.spec), "spec: ProblemSpec; got DensityGrid"),
+    "one group": (lambda: Ensemble(META.problem, META.ensemble.groups[0]), "groups: a tuple of groups .*one group"),
+    "no group": (lambda: Ensemble(META.problem, (3,)), "groups: groups of predictors; got int"),
+    "a mask": (lambda: META.ensemble.subset([True, False]), "a member >= 0, a whole number; got True"),
+    "a member too far": (lambda: META.ensemble.subset([3]), "a member <= 2; got 3"),
+    "half a member": (lambda: type(META.ensemble.groups[0])(META.problem, 2.5, None), "members >= 1, a whole number"),
+    "a group that keeps all": (lambda: Ensemble(META.problem, (Constant(4),)).subset([1]), "1 members from subset of"),
+    "values of all members": (
+        lambda: GroupActor(Constant(4, 3), torch.rand(9, 144), GRAPH).q(0, torch.rand(5, 2)),
+        r"values of shape \[1, 1, 5, any\]; got \[3, 1, 5, 2\]; .*q of Constant",
+    ),
+    "a group that no file holds": (
+        lambda: save_policy(
+            "never.safetensors", replace(META, ensemble=Ensemble(META.problem, (Constant(1),)), chosen=0)
+        ),
+        "groups: groups that a file can hold; got Constant.*it has no recipe, tensors",
+    ),
+    "a kind that is a function": (
+        lambda: register_group("own_kind")(lambda: 3),
+        "from_recipe, recipe, .*of kind",
+    ),
+    "an estimator of another grid": (lambda: replace(META, estimator=ESTIMATE), "an estimator on the class's grid"),
     "a seed for a generator": (lambda: FAMILY.world(THETA[0], 3), "generator: Generator; got int: 3; .*manual_seed"),
 }
 
@@ -136,7 +203,7 @@ CALLS = {
 @pytest.mark.parametrize("kind", CALLS)
 def test_what_is_none_is_told(kind):
     call, words = CALLS[kind]
-    with pytest.raises(SettingError, match=re.compile(words)):
+    with pytest.raises((SettingError, ObservationError), match=re.compile(words)):
         call()
 
 
@@ -163,6 +230,18 @@ def test_other_forms_are_the_same():
 
 def test_functions_without_a_signature_are_taken_for_progress():
     require_progress(SimpleNamespace(stage=print, advance=print, record=print, say=deque().append))
+
+
+def test_looking_up_takes_densities_of_its_own_grid_at_points():
+    D, x = torch.rand(2, 3, 9), torch.rand(2, 3, 4, 1)
+    assert GRID.interpolate(D, x).shape == (2, 3, 4) and GRID.interpolate(D[0, 0], x[0, 0]).shape == (4,)
+    for densities, points in ((D[..., :7], x), (D, x[..., 0, 0])):
+        with pytest.raises(ObservationError, match="densities of shape|observations of shape"):
+            GRID.interpolate(densities, points)
+
+
+def test_an_environment_with_few_actions_travels():
+    assert pickle.loads(pickle.dumps(make_env("CartPole-v1", 1))).action_space.n == 1
 
 
 def test_a_buffer_of_actions_may_be_used_again():

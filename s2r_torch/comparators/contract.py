@@ -23,7 +23,7 @@ same learner with another one, and `compare.py compare=comparators` draws the cu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property, partial
@@ -41,13 +41,14 @@ from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import GroundTruth, users
 from s2r_torch.families.draws import Draws
 from s2r_torch.given import refuse_kind
-from s2r_torch.held import untouched
+from s2r_torch.held import faults_of, untouched
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.training.data import TrainingData
 from s2r_torch.problem import Problem
 from s2r_torch.registry import Registry
 from s2r_torch.rng import Seed
+from s2r_torch.schema import arguments
 from s2r_torch.text import printable
 
 ROUNDING = 1e-6  # of exact values
@@ -241,6 +242,13 @@ class Comparator(Protocol):
 
     def fit(self, known: Known) -> Learner:
         """Learns what can be learned before the worlds are seen."""
+
+
+def configured(name: str, given: Mapping[str, Any], key: str) -> Comparator:
+    """A comparator with its settings; SettingError for an unknown one, settings that it does not take, or a fault."""
+    comparator = COMPARATORS.named(name)
+    with faults_of(f"the comparator {name} to be made", "a fault in its own code"):
+        return comparator(**arguments(comparator, given, key))
 
 
 def fitted_learner(name: str, comparator: Comparator, known: Known) -> Learner:

@@ -236,6 +236,7 @@ class DensityEstimator:
         return lambda x: sums(self.windows(dtype), x)
 
 
+@taking()
 class DensityStream:
     """Densities from samples that arrive in parts and are not kept: moments, which add.
 
@@ -256,6 +257,9 @@ class DensityStream:
         dtype: torch.dtype = torch.float64,
         degree: int | None = None,
     ):
+        if not isinstance(lead, tuple | list) or dtype not in (torch.float32, torch.float64):
+            got, cause = f"{lead} and {dtype}", "lead=(B, xi), dtype=torch.float64"
+            raise SettingError(expected="leading sizes in a tuple, float32 or float64", got=got, cause=cause)
         self.estimator, self.lead, self.dtype, self.n = estimator, tuple(lead), dtype, 0
         cells = estimator.cells(dtype)
         self.powers = [c.num_powers if degree is None else max(c.num_powers, degree + 1) for c in cells]

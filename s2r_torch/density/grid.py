@@ -18,6 +18,7 @@ from functools import cached_property, reduce
 import torch
 from torch import Tensor
 
+from s2r_torch.base import check_shape
 from s2r_torch.defaults import plain_torch
 from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.given import as_python, real_numbers, require_count
@@ -176,6 +177,8 @@ class DensityGrid:
 
         Multilinear between nodes, 0 off the grid; hence 1-Lipschitz in D in the sup norm.
         """
+        check_shape("densities", D[..., 0, :] if D.ndim > 1 else D, (*D.shape[:-2], self.num_points), "another grid")
+        check_shape("observations", x, (*x.shape[:-2], None, self.obs_dim), "readings [n] in place of [n, d]")
         lead = torch.broadcast_shapes(D.shape[:-1], x.shape[:-2])
         index, weight = (part.expand(*lead, *part.shape[-2:]).reshape(-1, *part.shape[-2:]) for part in self.locate(x))
         D = D.expand(*lead, D.shape[-1]).reshape(-1, 1, D.shape[-1])
@@ -227,6 +230,11 @@ class DensityGrid:
     def cell_strides(self) -> Tensor:
         """How many cells lie between neighbours along each axis, row-major, `[d]` float64."""
         return self.axes[0].new_tensor([math.prod(m - 1 for m in self.shape[j + 1 :]) for j in range(self.obs_dim)])
+
+
+def same_axes(grid: DensityGrid, other: DensityGrid) -> bool:
+    """Whether two grids have the same nodes."""
+    return grid.shape == other.shape and all(map(torch.equal, grid.axes, other.axes))
 
 
 def _float32_step(axis: Tensor) -> float:

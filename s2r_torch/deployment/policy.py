@@ -17,6 +17,7 @@ from s2r_torch.base import Path, ProblemSpec, after, check_shape, unmasked
 from s2r_torch.coverage import passes, typical
 from s2r_torch.defaults import full_precision, plain_torch
 from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.density.grid import same_axes
 from s2r_torch.density.patches import Densities, Patches
 from s2r_torch.density.samples import by_name
 from s2r_torch.deployment.likeness import Reference
@@ -71,6 +72,13 @@ class MetaPolicy:
                 got=f"{self.chosen} and {self.n_real}",
                 cause="an index into the whole class instead of the survivors, or an empty budget",
             )
+        mine, grid = self.problem.grid, self.estimator.grid
+        if grid is not mine and not same_axes(grid, mine):
+            expected, cause = (
+                f"an estimator on the class's grid, {mine.shape} nodes",
+                "one that was made for another run",
+            )
+            raise SettingError(expected=expected, got=f"one on {grid.shape}", cause=cause)
         graph = self.problem.graph
         cover, steps = tuple(map(tuple, self.cover)), graph.horizon - 1
         fits = all(len(path) == steps and all(0 <= a < graph.num_actions for a in path) for path in cover)

@@ -34,7 +34,7 @@ from s2r_torch.encoders.encoding import Encoding, rebuilt
 from s2r_torch.errors import CheckpointError, S2RError
 from s2r_torch.files import tensors as tensor_files
 from s2r_torch.files.whole import require_ours
-from s2r_torch.given import taking
+from s2r_torch.given import require_having, taking
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.registry import group_class
 from s2r_torch.problem import Problem
@@ -81,6 +81,8 @@ def save_policy(
     if scored not in (None, meta_policy.n_real):
         got, cause = str(meta_policy.n_real), "a copy: replace(policy, n_real=..., reference=None)"
         raise CheckpointError(expected=f"n_real = {scored}, as scores are for", got=got, cause=cause)
+    for group in meta_policy.ensemble.groups:
+        require_having("groups", group, ("recipe", "tensors", "lipschitz_bound"), "groups that a file can hold")
     path, tensors = Path(path), _tensors(meta_policy)
     require_ours(path, lambda start: start[8:9] == b"{", "a safetensors file")
     require_finite(tensors, meta_policy.ensemble)

@@ -17,6 +17,7 @@ from s2r_torch.given import refuse_kind, require_having
 from s2r_torch.text import printable
 
 LONGEST_NAME = 64
+WEIGHED = 1e-6  # from 1, of the sum of weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +37,15 @@ class GroundTruth:
     x: Tensor  # [B, xi, m, d]
     weight: Tensor  # [B, xi, m]
     reward: Tensor  # [B, xi, m, A]
+
+    def __post_init__(self):
+        (B, xi, m), A = self.weight.shape if self.weight.ndim == 3 else (0, 0, 0), self.graph.num_actions
+        fits = self.x.shape[:-1] == (B, xi, m) and self.reward.shape == (B, xi, m, A) and xi == self.graph.num_states
+        if not fits or (B and not bool(((self.weight.sum(-1) - 1).abs() < WEIGHED).all())):
+            shapes = ", ".join(str(list(part.shape)) for part in (self.x, self.weight, self.reward))
+            cause = "an axis left out, weights of another law, or rewards of other actions"
+            expected = f"x [B, {self.graph.num_states}, m, d], weights [B, xi, m] of sum 1, rewards [B, xi, m, {A}]"
+            raise SettingError(expected=expected, got=f"shapes {shapes}, or another sum", cause=cause)
 
 
 @runtime_checkable

@@ -16,6 +16,7 @@ from s2r_torch.base import Path, StateGraph
 from s2r_torch.episodes import Act
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import GroundTruth
+from s2r_torch.given import taking
 
 
 def optimal(truth: GroundTruth) -> tuple[Tensor, Tensor]:
@@ -33,6 +34,7 @@ def optimal(truth: GroundTruth) -> tuple[Tensor, Tensor]:
     return _backward(truth, value), Q
 
 
+@taking()
 def policy_values(truth: GroundTruth, act: Act) -> Tensor:
     """The values V [B, xi] of a policy, given as for `episodes.rollout`: act(step, x [B, n, d]) -> actions [B, n].
 

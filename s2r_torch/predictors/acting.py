@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from s2r_torch.base import PredictorGroup, StateGraph
+from s2r_torch.base import PredictorGroup, StateGraph, check_shape
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.lookup import LookUp, by_axis, place
 from s2r_torch.density.patches import dense
@@ -32,7 +32,9 @@ class GroupActor(nn.Module):
 
     def q(self, step: int, x: Tensor) -> Tensor:
         """f(D, x, a) for x `[n, d]`: `[n, A]`."""
-        return self.group.q(self.conditioned, step, x[None])[0, 0]
+        q = self.group.q(self.conditioned, step, x[None])
+        check_shape("values", q, (1, 1, len(x), None), f"q of {type(self.group).__name__} gives [members, B, n, A]")
+        return q[0, 0]
 
     def forward(self, x: Tensor) -> Tensor:
         """The same at every step: `[H, n, A]`."""

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from s2r_torch.base import PredictorGroup
+from s2r_torch.base import PredictorGroup, require_count
 from s2r_torch.density.patches import Densities, taken
 from s2r_torch.episodes import Act, Transitions
 from s2r_torch.errors import ObservationError, SettingError
+from s2r_torch.given import refuse_kind, require_having, taking
 from s2r_torch.predictors.nets.net import slices
 from s2r_torch.problem import Problem
 
@@ -23,6 +24,7 @@ CHUNK = 2**18  # (member, sample) pairs evaluated at once: results stay in the c
 MEMBERS = 64  # members of a group evaluated at once: a quarter faster than 256 at 4096 samples, as fast at 256
 
 
+@taking(groups=object)
 @dataclass(frozen=True, eq=False)
 class Ensemble:
     """The finite class F.
@@ -38,6 +40,11 @@ class Ensemble:
     exact: bool = False
 
     def __post_init__(self):
+        if not isinstance(self.groups, tuple | list):
+            refuse_kind("groups", self.groups, "a tuple of groups of predictors", "one group: (group,)")
+        object.__setattr__(self, "groups", tuple(self.groups))
+        for group in self.groups:
+            require_having("groups", group, ("size", "condition", "q", "subset"), "groups of predictors")
         if not self.groups or self.size < 1:
             raise SettingError(expected="at least one predictor", got="none", cause="an empty `net` list")
 
@@ -62,11 +69,15 @@ class Ensemble:
 
     def subset(self, members: Sequence[int]) -> Ensemble:
         """The class of these members only, in ascending order."""
+        members = [require_count("a member", m, self.size - 1, "an index of another class", least=0) for m in members]
         groups, start = [], 0
         for group in self.groups:
             inside = [m - start for m in sorted(members) if start <= m < start + group.size]
             if inside:
                 groups.append(group.subset(inside))
+                if groups[-1].size != len(inside):
+                    expected, got = f"{len(inside)} members from subset of {type(group).__name__}", str(groups[-1].size)
+                    raise SettingError(expected=expected, got=got, cause="a subset that leaves nobody out")
             start += group.size
         return Ensemble(self.problem, tuple(groups), self.exact)
 

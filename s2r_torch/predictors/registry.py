@@ -27,6 +27,7 @@ GROUPS = Registry(
         "net": "s2r_torch.predictors.nets.net:Net",
         "mixture": "s2r_torch.families.mixture.predictors:MixturePredictors",
     },
+    parts=("from_recipe", "recipe", "tensors", "condition", "q", "subset", "lipschitz_bound"),
 )
 register_group, group_class = GROUPS.register, GROUPS.named
 

@@ -13,7 +13,7 @@ from s2r_torch.assurance.appraisal import AppraisalSettings
 from s2r_torch.assurance.certify import CertificateSettings
 from s2r_torch.assurance.diagnostics import DiagnosticSettings
 from s2r_torch.base import ProblemSpec
-from s2r_torch.comparators.contract import COMPARATORS, require_labels
+from s2r_torch.comparators.contract import COMPARATORS, configured, require_labels
 from s2r_torch.encoders.encoding import IDENTITY, Encoding, made
 from s2r_torch.errors import SettingError
 from s2r_torch.learning.calibration import CalibrationSettings
@@ -23,7 +23,7 @@ from s2r_torch.learning.sim2real import METHODS
 from s2r_torch.predictors.nets.settings import check_nets
 from s2r_torch.predictors.training.settings import TrainerSettings, TrainingSettings
 from s2r_torch.runs.budgets import BudgetSettings
-from s2r_torch.schema import Name, OneOf, Range, Settings, Size, Where, arguments, value_of
+from s2r_torch.schema import Name, OneOf, Range, Settings, Size, Where, value_of
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,7 @@ class RunSettings(Settings):
         check_nets(self.nets)
         self.budget.check_covered(self.method, self.rule, self.predictors.kind)
         for name, given in self.comparators.items():
-            comparator = COMPARATORS.named(name)
-            comparator(**arguments(comparator, given, f"comparators.{name}"))
+            configured(name, given, f"comparators.{name}")
         require_labels(self.comparators)
 
     def encoding(self, raw: ProblemSpec) -> Encoding | None:
@@ -220,7 +219,6 @@ class ComparisonSettings(Settings):
                 expected="compare.entries or compare.curves", got="both, or neither", cause="another comparison"
             )
         for name, curve in self.curves.items():
-            comparator = COMPARATORS.named(name)
             for given in [{**curve.settings, "n": n} for n in curve.sizes] or [dict(curve.settings)]:
-                comparator(**arguments(comparator, given, f"compare.curves.{name}"))
+                configured(name, given, f"compare.curves.{name}")
         require_labels(self.curves)

@@ -26,6 +26,7 @@ from s2r_torch.families.exact import policy_values
 from s2r_torch.files.records import Codec
 from s2r_torch.runs.evaluation import attempt_values, reactive
 from s2r_torch.runs.results import require_kept
+from s2r_torch.runs.settings import RunSettings
 
 
 @pytest.fixture(autouse=True)
@@ -296,3 +297,20 @@ def test_a_learner_that_no_run_can_keep_is_refused_when_it_is_fitted(held):
 def test_keys_of_maps_are_text():
     with pytest.raises(TypeError, match="keys that are no text at a"):
         Codec([]).pack({"a": {1: 2}})
+
+
+def test_a_comparator_that_cannot_be_made_is_named_before_a_run():
+    class Failing:
+        label, access, learner = "failing", Access(), Learning
+
+        def __init__(self, size: int = 3):
+            raise RuntimeError("no accelerator")
+
+        def fit(self, known):
+            return Learning()
+
+    register_comparator("failing")(Failing)
+    with pytest.raises(SettingError, match="the comparator failing to be made; got RuntimeError: no accelerator"):
+        RunSettings(name="mine", comparators={"failing": {}})
+    with pytest.raises(SettingError, match="comparators.failing.size: a whole number; got 'x'"):
+        RunSettings(name="mine", comparators={"failing": {"size": "x"}})

@@ -7,6 +7,7 @@ from support.attacks import bumps, make_net, problem, readings
 from support.registries import as_before
 from torch import nn
 
+from s2r_torch.density.patches import takes_patches
 from s2r_torch.errors import SettingError
 from s2r_torch.predictors.nets.free import FreeNet
 from s2r_torch.predictors.nets.net import Net
@@ -52,6 +53,10 @@ WRONG = {
     "a learned layer": (
         {"summary": lambda s, D: s.layer(D.amax(-1)), "setup": layer},
         "summary without parameters",
+    ),
+    "other statistics of patches": (
+        {"summary": takes_patches(lambda s, D: (D if isinstance(D, torch.Tensor) else 2 * D.values).amax(-1))},
+        "the same statistics of patches as of all nodes from Own.summary",
     ),
     "no embedding": ({"make_embedding": lambda self, g: nn.Linear(3, 3)}, "make_embedding of net 'own': an Embedding"),
     "a bound below 0": (

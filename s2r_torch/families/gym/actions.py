@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from functools import partial
 
 import gymnasium
 import numpy as np
@@ -47,7 +48,7 @@ def make_env(env_id: str, actions: int | None = None, **settings) -> gymnasium.E
         cause = "actions are the first so many of those that there are"
         raise SettingError(expected=f"actions among those of {env_id}: {space}", got=str(actions), cause=cause)
     few = gymnasium.spaces.Discrete(int(actions), start=int(space.start))
-    return gymnasium.wrappers.TransformAction(env, lambda action: _among(action, few), few)
+    return gymnasium.wrappers.TransformAction(env, partial(_among, space=few), few)
 
 
 def _among(action: object, space: gymnasium.spaces.Discrete) -> int:

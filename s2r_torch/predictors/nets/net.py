@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from s2r_torch.base import check_shape
+from s2r_torch.base import check_shape, require_count
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.patches import Densities, Patches, dense, heights, looked_up, taken, takes_patches
 from s2r_torch.errors import LipschitzError, SettingError
@@ -94,9 +94,7 @@ class Net(nn.Module):
         self.awaits_bound = isinstance(bound, str)  # AUTO
         self.estimate: LipschitzEstimate | None = None
         self.declared_bound = 1.0 if isinstance(bound, str) else bound
-        if members < 1:
-            raise SettingError(expected="members >= 1", got=str(members), cause="an empty class")
-        self.problem, self.size = problem, members
+        self.problem, self.size = problem, require_count("members", members)
         self.width, self.x_width = told.width, told.x_width
         grid, spec = problem.grid, problem.spec
         low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (spec.low, spec.high))

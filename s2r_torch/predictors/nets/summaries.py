@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from s2r_torch.density.patches import Patches, taken
 from s2r_torch.errors import SettingError
 from s2r_torch.held import faults_of
 from s2r_torch.problem import Problem
@@ -86,6 +87,9 @@ def _require(summary: Callable[[Tensor], Tensor], problem: Problem, name: str, l
     if not torch.allclose(alone, values, rtol=1e-4, atol=1e-5):
         refuse("statistics of every simulator by itself", "others beside other simulators", "means over the batch")
     called(torch.zeros_like(D))
+    sparse = Patches.of(torch.where(D.amax(-1, keepdim=True) / 2 < D, D, 0.0), problem.grid)
+    if taken(summary, sparse) is sparse and not torch.allclose(summary(sparse), called(sparse.dense()), 1e-4, 1e-5):
+        refuse("the same statistics of patches as of all nodes", "others", "@takes_patches on a summary that does not")
     if not lipschitz:
         return
     for change in itertools.chain(_changes(D), _steepest(summary, D)):  # one at a time: each is as large as D
