@@ -283,6 +283,7 @@ class StateGraph:
 
     def best_totals(self, reward: Tensor) -> tuple[Tensor, Tensor]:
         """The largest total from every state on [..., xi], and its first action [..., xi], for reward [..., xi, A]."""
+        check_shape("rewards", reward, (*reward.shape[:-2], *self.next_state.shape), "of other states or actions")
         V = reward.new_zeros(reward.shape[:-1])
         best = torch.zeros(reward.shape[:-1], dtype=torch.int64)
         for step in reversed(range(self.horizon)):

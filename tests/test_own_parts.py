@@ -11,6 +11,7 @@ import pytest
 import torch
 from support.policies import policy_of
 
+from s2r_torch.assurance.rehearsal import rehearse
 from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.coverage import path_cover
 from s2r_torch.defaults import trainable
@@ -18,15 +19,19 @@ from s2r_torch.density.estimator import DensityEstimator, DensityStream
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
 from s2r_torch.deployment.policy_file import save_policy
+from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.episodes import Guard, Ledger, observe, rollout
-from s2r_torch.errors import ObservationError, SettingError
+from s2r_torch.errors import ObservationError, RecordingError, SettingError
 from s2r_torch.families import make_family
 from s2r_torch.families.contract import GroundTruth
-from s2r_torch.families.exact import policy_values
+from s2r_torch.families.exact import optimal, policy_values
+from s2r_torch.families.function import FunctionFamily
 from s2r_torch.families.gym.family import make_env
 from s2r_torch.families.layered import depth_first
+from s2r_torch.families.sensors import AffineSensor, uniform_prior
 from s2r_torch.files.whole import fixed_path
 from s2r_torch.given import taking
+from s2r_torch.learning.estimator import make_estimator
 from s2r_torch.planner.certification import certification_slack
 from s2r_torch.predictors.acting import GroupActor
 from s2r_torch.predictors.ensemble import Ensemble
@@ -36,6 +41,7 @@ from s2r_torch.progress import Silent, require_progress
 from s2r_torch.rng import Seed
 from s2r_torch.runs import run
 from s2r_torch.runs.settings import RunSettings
+from s2r_torch.workers.choice import workers_of
 
 GRID, KERNEL = DensityGrid.uniform((0.0,), (1.0,), 9), make_kernel("legendre", 2)
 META, ESTIMATE = policy_of(), DensityEstimator(GRID, KERNEL, (0.3,))
@@ -71,6 +77,11 @@ class Constant:
 
     def lipschitz_bound(self):
         return torch.zeros(self.size, dtype=torch.float64)
+
+
+def asked(x, step=0):
+    net = META.ensemble.groups[0]
+    return net.q(net.condition(torch.rand(2, 9, 144)), step, x)
 
 
 def true(**changes):
@@ -165,6 +176,21 @@ CALLS = {
     "ids in halves": (lambda: FAMILY.simulators(THETA, (0.5, 1.5)), "2 ids, different whole numbers"),
     "no ids": (lambda: FAMILY.simulators(THETA, None), "2 ids, different whole numbers"),
     "a number of ids": (lambda: FAMILY.simulators(THETA, 2), "2 ids, different whole numbers"),
+    "workers in words": (lambda: workers_of("two"), "workers, auto or ray >= 1, a whole number; got 'two'"),
+    "no workers": (lambda: workers_of(0), "workers, auto or ray >= 1, a whole number; got 0"),
+    "rewards of four states": (lambda: GRAPH.best_totals(torch.rand(4, 2)), r"rewards of shape \[9, 2\]; got \[4, 2\]"),
+    "rewards of actions": (lambda: GRAPH.best_totals(torch.rand(2)), r"rewards of shape \[9, 2\]; got \[2\]"),
+    "no truth": (lambda: optimal(None), "truth: GroundTruth; got NoneType"),
+    "settings in a dict": (
+        lambda: make_estimator({"nodes": 12}, guard(), 50, Seed.root(0)),
+        "DensitySettings",
+    ),
+    "a policy file rehearsed": (lambda: rehearse({}, guard(), 2, Seed.root(0)), "meta_policy: MetaPolicy; got dict"),
+    "other simulators' readings": (
+        lambda: asked(torch.rand(3, 5, 2)),
+        r"shape \[2, any, 2\]; got \[3, 5",
+    ),
+    "a step too many": (lambda: asked(torch.rand(2, 5, 2), 9), "step <= 4; got 9"),
     "a stream of numbers": (lambda: DensityStream(ESTIMATE, 3), "leading sizes in a tuple, float32 or float64; got 3"),
     "a stream of a grid": (lambda: DensityStream(GRID), "estimator: DensityEstimator; got DensityGrid"),
     "a stream of halves": (lambda: DensityStream(ESTIMATE, (), torch.float16), "float32 or float64; got .*float16"),
@@ -183,7 +209,7 @@ CALLS = {
     "a group that keeps all": (lambda: Ensemble(META.problem, (Constant(4),)).subset([1]), "1 members from subset of"),
     "values of all members": (
         lambda: GroupActor(Constant(4, 3), torch.rand(9, 144), GRAPH).q(0, torch.rand(5, 2)),
-        r"values of shape \[1, 1, 5, any\]; got \[3, 1, 5, 2\]; .*q of Constant",
+        r"values of shape \[1, 1, any, any\]; got \[3, 1, 5, 2\]; .*q of Constant",
     ),
     "a group that no file holds": (
         lambda: save_policy(
@@ -300,3 +326,29 @@ def test_a_class_s_constructor_is_a_door():
     assert Counted(np.int64(3)).count == 3
     with pytest.raises(SettingError, match="count: a whole number; got str: '3'"):
         Counted("3")
+
+
+def test_a_closed_world_is_started_again_before_it_is_stepped():
+    stepped = FunctionFamily(
+        name="walk",
+        step=lambda theta, place, action: (place + action, 0.0),
+        start=0,
+        num_actions=2,
+        horizon=3,
+        theta_names=("w",),
+        prior=uniform_prior((0.0, 1.0)),
+        sensor=AffineSensor(("x",)),
+    ).world(torch.zeros(1), torch.Generator())
+    stepped.reset(2)
+    stepped.close()
+    with pytest.raises(SettingError, match="reset before step"):
+        stepped.step(torch.tensor([0, 1]))
+
+
+def test_episodes_of_another_problem_have_no_states_here():
+    recording = Recording(torch.zeros(3, 4, dtype=torch.int64), torch.zeros(3, 5, 2), torch.full((3,), 5))
+    assert recording.states(GRAPH).shape == (3, 5)
+    with pytest.raises(RecordingError, match="episodes of 2 steps, as the graph has; got 5 steps"):
+        recording.states(graph())
+    with pytest.raises(RecordingError, match="recordings to join; got none"):
+        Recording.joined([])

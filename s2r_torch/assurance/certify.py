@@ -35,6 +35,7 @@ from s2r_torch.deployment.certificate import Certificate, Gap, Refusals
 from s2r_torch.deployment.likeness import REFUSE
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Guard
+from s2r_torch.given import taking
 from s2r_torch.learning.estimator import estimate_halves
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
@@ -79,6 +80,7 @@ class CertificateSettings(Settings):
     density_error: Annotated[float, Range(0)] | None = None
 
 
+@taking(simulators=object)
 def certify(
     meta_policy: MetaPolicy,
     simulators: Guard,

@@ -18,6 +18,7 @@ from s2r_torch.deployment.likeness import Population, Reference, Sight
 from s2r_torch.deployment.policy import MetaPolicy, Policy
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.episodes import Guard, Rollouts, rollout
+from s2r_torch.given import taking
 from s2r_torch.rng import Seed
 from s2r_torch.workers.simulators import in_parts, map_simulators
 
@@ -36,6 +37,7 @@ class Rehearsal:
         return self.rollouts.returns.mean(1)
 
 
+@taking(simulators=object)
 def rehearse(meta_policy: MetaPolicy, simulators: Guard, n_rollouts: int, seed: Seed) -> Rehearsal:
     """Deploys in M fresh simulators exactly as in a world (Algorithm 7), then runs n_rollouts episodes in each.
 
@@ -73,6 +75,7 @@ def _look(simulators: Guard, meta_policy: MetaPolicy, seed: Seed) -> Sight:
     return _sight(meta_policy, simulators, collect(meta_policy, _AsWorlds(simulators, seed.child("look"))))
 
 
+@taking(known=object, fresh=object)
 def make_reference(meta_policy: MetaPolicy, known: Guard, fresh: Guard, seed: Seed) -> Reference:
     """What worlds are compared with.
 

@@ -26,7 +26,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -36,7 +36,7 @@ from s2r_torch.base import Path, as_python, is_real, require_count
 from s2r_torch.comparators.policies import each
 from s2r_torch.defaults import plain_torch
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.episodes import Act, Guard, Ledger, Rollouts, require_actions, rollout
+from s2r_torch.episodes import Act, Guard, Ledger, Rollouts, rollout
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import GroundTruth, users
 from s2r_torch.families.draws import Draws
@@ -128,6 +128,8 @@ class Worlds:
 
     def first(self, count: int | None) -> Worlds:
         """The first so many of them; all of them for None."""
+        if count is not None:
+            require_count("worlds", count)
         return self if count is None else replace(self, theta=self.theta[:count])
 
     @cached_property
@@ -258,7 +260,7 @@ def fitted_learner(name: str, comparator: Comparator, known: Known) -> Learner:
         SettingError: it returned no learner of its own class, or wrote into what others know, too.
         SimulatorError: it raised.
     """
-    with _own_code(f"fit of the comparator {name}", known.seed, name, known.data, known.policy):
+    with own_code(f"fit of the comparator {name}", known.seed, name, known.data, known.policy):
         learner = comparator.fit(known)
     wanted = type(comparator).learner
     if not isinstance(learner, wanted):
@@ -267,64 +269,12 @@ def fitted_learner(name: str, comparator: Comparator, known: Known) -> Learner:
     return learner
 
 
-def attempted(name: str, learner: Learner, worlds: Worlds) -> Attempt:
-    """A learner's policy in these worlds; whatever is wrong with it is one error that names the comparator.
-
-    Raises:
-        SettingError: it is no attempt, it wrote into the worlds' theta, or what it gives as actions are none.
-        SimulatorError: it raised.
-    """
-    with _own_code(f"attempt of the comparator {name}", worlds.seed, name, worlds.theta):
-        attempt = learner.attempt(worlds)
-    if not isinstance(attempt, Attempt):
-        refuse_kind(f"what attempt of the comparator {name} returned", attempt, "an Attempt")
-    act = Named(name, attempt.act, worlds.draws.family.spec.num_actions)
-    return replace(attempt, act=act, exact=attempt.exact and partial(_exact, name, attempt.exact))
-
-
 @contextmanager
-def _own_code(what: str, seed: Seed, name: str, *shared: object) -> Iterator[None]:
+def own_code(what: str, seed: Seed, name: str, *shared: object) -> Iterator[None]:
     """Around a comparator's own code: one error, torch's defaults as they were, global streams that the run seeds."""
     streams = seed.child("global", name).as_global(torch.device("cpu"))
     with plain_torch(), streams, untouched(what, *shared), users(what, "a fault in its own code"):
         yield
-
-
-def _exact(name: str, exact: Callable[[GroundTruth], Tensor], truth: GroundTruth) -> Tensor:
-    """The values [W] that an attempt says it has; SettingError unless they are values."""
-    with users(f"exact of an attempt of the comparator {name}", "a fault in its own code"):
-        found = exact(truth)
-    good = isinstance(found, Tensor) and found.shape == (len(truth.reward),) and not found.is_complex()
-    if not good or not bool(((found >= -ROUNDING) & (found <= 1 + ROUNDING)).all()):  # not of NaN
-        expected = f"values [{len(truth.reward)}] in [0, 1] from exact of an attempt of the comparator {name}"
-        raise SettingError(expected=expected, got=printable(repr(found), 80), cause="one per world, of whole episodes")
-    return found.double()
-
-
-@dataclass(frozen=True)
-class Named:
-    """A comparator's policy, whose every answer is looked at."""
-
-    name: str
-    act: Act
-    num_actions: int
-
-    @property
-    def has_memory(self) -> bool:
-        return bool(getattr(self.act, "has_memory", False))
-
-    def __call__(self, step: int, x: Tensor) -> Tensor:
-        """Actions [W, n] at x [W, n, d].
-
-        Raises:
-            SettingError: they are none, or readings were written into.
-            SimulatorError: it raised.
-        """
-        what = f"the policy of the comparator {self.name}"
-        with users(what, "a fault in its own code"):
-            actions = self.act(step, x.clone())  # it may write into them
-        require_actions(actions, x.shape[:-1], self.num_actions, what)
-        return actions
 
 
 COMPARATORS = Registry(

@@ -19,6 +19,7 @@ from s2r_torch.families.contract import GroundTruth
 from s2r_torch.given import taking
 
 
+@taking()
 def optimal(truth: GroundTruth) -> tuple[Tensor, Tensor]:
     """The optimal values V [B, xi] and Q [B, xi, m, A] of every environment, by a policy that knows theta and state.
 

@@ -20,6 +20,7 @@ from s2r_torch.density.nodes import nodes_for
 from s2r_torch.density.patches import Patches
 from s2r_torch.density.samples import by_name
 from s2r_torch.episodes import Guard
+from s2r_torch.given import taking
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.memory import require_memory
 from s2r_torch.rng import Seed
@@ -71,6 +72,7 @@ class DensitySettings(Settings):
         return self.nodes == "auto" or self.bandwidth in ("lepski", "reference")
 
 
+@taking(simulators=object)
 def make_estimator(density: DensitySettings, simulators: Guard, n_dist: int, seed: Seed) -> DensityEstimator:
     """Kernel, grid and bandwidth for n_dist samples a state, fixed before the samples they are used on are drawn.
 
@@ -108,6 +110,7 @@ def pilot_samples(simulators: Guard, n_pilot: int, seed: Seed) -> Tensor:
     return torch.stack(x, 1)
 
 
+@taking(simulators=object)
 def estimate_densities(
     simulators: Guard, graph: StateGraph, estimator: DensityEstimator, n_dist: int | Tensor, seed: Seed
 ) -> Tensor:

@@ -33,7 +33,7 @@ class GroupActor(nn.Module):
     def q(self, step: int, x: Tensor) -> Tensor:
         """f(D, x, a) for x `[n, d]`: `[n, A]`."""
         q = self.group.q(self.conditioned, step, x[None])
-        check_shape("values", q, (1, 1, len(x), None), f"q of {type(self.group).__name__} gives [members, B, n, A]")
+        check_shape("values", q, (1, 1, None, None), f"q of {type(self.group).__name__} gives [members, B, n, A]")
         return q[0, 0]
 
     def forward(self, x: Tensor) -> Tensor:

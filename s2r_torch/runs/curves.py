@@ -19,7 +19,8 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from s2r_torch.comparators.contract import COMPARATORS, Learner, attempted, fitted_learner
+from s2r_torch.comparators.attempts import attempted
+from s2r_torch.comparators.contract import COMPARATORS, Learner, fitted_learner
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import Family
 from s2r_torch.progress import Progress

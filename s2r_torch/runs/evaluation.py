@@ -228,7 +228,7 @@ def attempt_values(attempt: Attempt, worlds: Worlds, n_rollouts: int) -> Tensor:
 def reactive(act: Act, truth: GroundTruth) -> bool:
     """Whether a policy answers by (step, x) alone: alike when it is asked in the other order, which no episode has.
 
-    In between it sees an episode of other states and readings, which it forgets if it is reactive.
+    In between it sees an episode of other states and readings, which it forgets if it is reactive; in the end single ones.
     """
     if getattr(act, "has_memory", False):
         return False
@@ -240,9 +240,10 @@ def reactive(act: Act, truth: GroundTruth) -> bool:
             {h: act(h, seen[h]).clone() for h in order}  # it may be a buffer that is used again
             for order, seen in ((steps, few), (steps, [x.flip(1) for x in others]), (reversed(steps), few))
         )
+        alone = {h: act(h, few[h][:, :1]) for h in steps}
     except SimulatorError:  # what it remembers does not fit this order; a fault shows again in episodes
         return False
-    return all(torch.equal(one[h], other[h]) for h in steps)
+    return all(torch.equal(one[h], other[h]) and torch.equal(one[h][:, :1], alone[h]) for h in steps)
 
 
 def optimal_values(worlds: Worlds, unknown: StandIn = BOUND) -> Tensor:

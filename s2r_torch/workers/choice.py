@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 
+from s2r_torch.base import require_count
 from s2r_torch.workers.engines import SERIAL, Workers
 
 
@@ -22,6 +23,8 @@ def workers_of(wanted: int | Literal["auto", "ray"]) -> Workers:
         from s2r_torch.workers.cluster import Cluster  # takes seconds
 
         return Cluster()
+    if wanted != "auto":
+        require_count("workers, auto or ray", wanted)
     count = max(1, len(os.sched_getaffinity(0)) // torch.get_num_threads()) if wanted == "auto" else wanted
     if count == 1:
         return SERIAL

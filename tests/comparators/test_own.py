@@ -11,16 +11,18 @@ from support.known import known_on, worlds_of
 from support.registries import as_before
 from torch import nn
 
+from s2r_torch.comparators.attempts import attempted
 from s2r_torch.comparators.contract import (
     COMPARATORS,
+    UNLABELLED,
     Access,
     Attempt,
-    attempted,
     fitted_learner,
     register_comparator,
     require_labels,
 )
 from s2r_torch.comparators.policies import follow
+from s2r_torch.episodes import rollout
 from s2r_torch.errors import SettingError, SimulatorError
 from s2r_torch.families.exact import policy_values
 from s2r_torch.files.records import Codec
@@ -112,6 +114,14 @@ NO_ATTEMPTS = {
         r"values \[3\] in \[0",
     ),
     "written into": (written, "attempt of the comparator mine that leaves what it is given as it is"),
+    "looks that are not counted": (
+        lambda worlds: (worlds.walk(((0,) * 5,), 50, worlds.seed, UNLABELLED), Attempt(still, unlabelled=49))[1],
+        "unlabelled of an attempt of the comparator mine: 50, as were drawn; got 49",
+    ),
+    "rewards that are not counted": (
+        lambda worlds: (rollout(worlds.rewarded(0), still, 6, worlds.seed), Attempt(still))[1],
+        "rewarded of an attempt of the comparator mine: 2, as were drawn; got 0",
+    ),
     "a short walk": (
         lambda worlds: worlds.walk(((0,) * 4,), 3, worlds.seed, "real"),
         r"sequences of 5 actions; got \(\(0, 0, 0, 0\),\)",
@@ -129,6 +139,14 @@ def test_an_attempt_that_is_none_is_one_error_that_names_the_comparator(kind):
     attempt, words = NO_ATTEMPTS[kind]
     with pytest.raises((SettingError, SimulatorError), match=words):
         of(attempt)
+
+
+@pytest.mark.parametrize("count", [-1, 0, "2", 2.0])
+def test_worlds_are_counted_in_whole_numbers(count):
+    with pytest.raises(SettingError, match="worlds >= 1, a whole number"):
+        worlds_of(known_on("grid").draws.family, 3).first(count)
+    with pytest.raises(SettingError, match="worlds: Worlds; got list"):
+        attempted("mine", Learning(), [1, 2])
 
 
 def test_numbers_of_other_libraries_and_policies_that_write_are_taken():
@@ -170,6 +188,7 @@ def test_policies_that_remember_or_draw_are_valued_by_episodes_though_they_do_no
 
     assert reactive(still, worlds.truth) and reactive(follow((0, 1, 0, 1, 0)), worlds.truth)
     assert not reactive(Alternating(), worlds.truth) and not reactive(random, worlds.truth)
+    assert not reactive(lambda step, x: still(step, x) + (x.shape[1] > 1), worlds.truth)  # by how many there are
     found = attempt_values(attempted("mine", Learning(acting(Alternating())), worlds), worlds, 4000)
     exact = policy_values(worlds.truth, follow((0, 1, 0, 1, 0)))[:, 0]
     assert float((found - exact).abs().max()) < 0.05  # 6 standard errors of a reward of 0 or 1 at most

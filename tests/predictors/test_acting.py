@@ -165,7 +165,8 @@ def test_a_box_far_from_0_gives_the_actions_of_the_box_at_0(name):
     policies = []
     for problem in (policy_of().problem, moved(policy_of().problem, by)):
         net = net_class(name)(problem, 1, torch.Generator().manual_seed(0), width=8)
-        meta = replace(policy_of(), ensemble=Ensemble(problem, (net,)), chosen=0)
+        estimator = replace(policy_of().estimator, grid=problem.grid)
+        meta = replace(policy_of(), ensemble=Ensemble(problem, (net,)), chosen=0, estimator=estimator)
         net.fit_scales(densities(meta, 5, seed=1))
         policies.append(meta.condition(densities(meta)))
     near, far = policies

@@ -137,6 +137,10 @@ class Recording:
     def joined(parts: Sequence[Recording]) -> Recording:
         """The episodes of all parts, in order; empty parts leave the others' precision alone."""
         parts = [part for part in parts if len(part)] or list(parts[:1])
+        if not parts:
+            raise RecordingError(
+                expected="recordings to join", got="none", cause="no episode yet: Recording.empty(spec)"
+            )
         sizes = {(part.x.shape[-2:], part.x.shape[:-3]) for part in parts}
         if len(sizes) > 1:
             got = ", ".join(str(list(part.x.shape)) for part in parts[:3])
@@ -179,6 +183,9 @@ class Recording:
 
     def states(self, graph: StateGraph) -> Tensor:
         """The state of every reading, `[N, H]` int64; -1 beyond an episode's end."""
+        if self.x.shape[-2] != graph.horizon:
+            got, cause = f"{self.x.shape[-2]} steps", "episodes of another problem"
+            raise RecordingError(expected=f"episodes of {graph.horizon} steps, as the graph has", got=got, cause=cause)
         seen = torch.arange(self.x.shape[-2]) < self.length[:, None]
         known = torch.where(seen[:, 1:], self.actions, 0)
         return torch.where(seen, graph.visited(known), -1)

@@ -136,7 +136,7 @@ class SteppedWorld:
 
     def close(self) -> None:
         """Closes all environments."""
-        self._walks = []
+        self._walks, self._walk_of = [], None
         while self._episodes:
             self._episodes.pop().close()
 

@@ -282,6 +282,8 @@ class Net(nn.Module):
 
     @torch.no_grad()
     def q(self, conditioned: Conditioned, step: int, x: Tensor) -> Tensor:
+        check_shape("observations", x, (len(conditioned.D), None, self.problem.spec.obs_dim), "of other simulators")
+        require_count("step", step, len(self.steps) - 1, "an episode longer than the horizon", least=0)
         net, prepared, (batch, n, _) = self.steps[step], conditioned.steps[step], x.shape
         columns = net.columns(self.local(conditioned.D, step, x), self.scaled_x(x))  # [*, B, n]
         q = columns.new_empty(self.size, self.problem.spec.num_actions, batch, n)
