@@ -20,9 +20,8 @@ them, `make_embedding`; `@register("name")` makes `net=name` work:
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,14 +30,14 @@ from torch import Tensor, nn
 from s2r_torch.base import check_shape, require_count
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.patches import Densities, Patches, dense, heights, looked_up, taken, takes_patches
-from s2r_torch.errors import LipschitzError, SettingError
+from s2r_torch.errors import LipschitzError
 from s2r_torch.given import is_real, refuse_kind
 from s2r_torch.predictors.nets.heads import head_class
 from s2r_torch.predictors.nets.learned_embeddings import Embedding
 from s2r_torch.predictors.nets.lipschitz import module_list
 from s2r_torch.predictors.nets.lipschitz_estimate import LipschitzEstimate
 from s2r_torch.predictors.nets.recipe import empty_net, require_like
-from s2r_torch.predictors.nets.settings import net_settings
+from s2r_torch.predictors.nets.settings import net_settings, require_constructor, with_defaults
 from s2r_torch.predictors.nets.steps import Constants, Sizes, Step
 from s2r_torch.predictors.nets.summaries import is_ours, require_summary
 from s2r_torch.problem import Problem
@@ -87,9 +86,7 @@ class Net(nn.Module):
     def __init__(self, problem: Problem, members: int, generator: torch.Generator | None, **settings):
         super().__init__()
         told, self.options = net_settings(self.name, self.options, settings)
-        own = (("lipschitz_bound", self.default_bound), ("head", self.default_head), ("depth", self.default_depth))
-        mine: dict[str, Any] = {key: value for key, value in own if getattr(told, key) is None}
-        told = replace(told, **mine)
+        told = with_defaults(told, self.default_bound, self.default_head, self.default_depth)
         bound, self.head, self.depth = told.lipschitz_bound or 1.0, told.head or "", told.depth or 1  # all of them told
         self.awaits_bound = isinstance(bound, str)  # AUTO
         self.estimate: LipschitzEstimate | None = None
@@ -106,9 +103,8 @@ class Net(nn.Module):
         with torch.no_grad():
             nothing = self.height.new_zeros(1, problem.graph.num_states, grid.num_points)
             self.summary_size = self.summary(nothing).shape[-1]
-        self.register_buffer("centre", self.height.new_zeros(self.summary_size))
-        self.register_buffer("spread", self.height.new_ones(self.summary_size))
-        self.register_buffer("drift", self.height.new_zeros(self.summary_size))
+        for name, value in (("centre", 0.0), ("spread", 1.0), ("drift", 0.0)):
+            self.register_buffer(name, self.height.new_full((self.summary_size,), value))
         self.register_buffer("readings", self.height.new_ones(2))
         self.steps = module_list(
             self.make_step(states if self.looks_up else 0, generator) for states in problem.graph.states_per_layer
@@ -116,11 +112,7 @@ class Net(nn.Module):
 
     def __init_subclass__(cls, **more):
         super().__init_subclass__(**more)
-        try:
-            inspect.signature(cls.__init__).bind(None, None, 1, None, width=2)
-        except TypeError as error:
-            expected = f"__init__(self, problem, members, generator, **settings) of {cls.__name__}"
-            raise SettingError(expected=expected, got=str(error), cause="settings that are not handed on") from error
+        require_constructor(cls)
 
     # -- what an architecture gives ---------------------------------------------------------------------------------
 

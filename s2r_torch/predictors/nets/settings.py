@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from s2r_torch.errors import SettingError
@@ -73,6 +74,21 @@ def net_settings(name: str, options: Mapping[str, Any], values: Mapping[str, Any
         raise SettingError(expected=expected, got=got, cause="policy files hold plain values only")
     own = {key: _own(default, values.get(key, default), f"net.{name}.{key}") for key, default in options.items()}
     return build(NetSettings, {key: values[key] for key in common if key in values}, f"net.{name}"), own
+
+
+def with_defaults(told: NetSettings, bound: float | str, head: str, depth: int) -> NetSettings:
+    """What was told, and an architecture's own where nothing was; SettingError for those that are none."""
+    own: dict[str, Any] = {"lipschitz_bound": bound, "head": head, "depth": depth}
+    return replace(told, **{key: value for key, value in own.items() if getattr(told, key) is None})
+
+
+def require_constructor(cls: type) -> None:
+    """Raises SettingError unless a class of networks is made as all are, settings included."""
+    try:
+        inspect.signature(cls.__init__).bind(None, None, 1, None, width=2)  # type: ignore[misc]
+    except TypeError as error:
+        expected = f"__init__(self, problem, members, generator, **settings) of {cls.__name__}"
+        raise SettingError(expected=expected, got=str(error), cause="settings that are not handed on") from error
 
 
 def _own(default: Any, value: Any, key: str) -> Any:
