@@ -135,10 +135,10 @@ class Guard:
         return x
 
     def select(self, indices: Sequence[int]) -> Guard:
-        for i in indices:
-            require_count("an index of simulators", i, len(self) - 1, "one of other simulators", least=0)
-        recipe = self.recipe and self.recipe.select(indices)
-        return Guard(self.inner.select(indices), self.ledger, self.purpose, recipe, self.workers)
+        last, cause = len(self) - 1, "one of other simulators"
+        rows = [require_count("an index of simulators", i, last, cause, least=0) for i in indices]
+        recipe = self.recipe and self.recipe.select(rows)
+        return Guard(self.inner.select(rows), self.ledger, self.purpose, recipe, self.workers)
 
     def for_purpose(self, purpose: str) -> Guard:
         """The same simulators, counted under another name."""

@@ -79,10 +79,14 @@ def taking(**kinds: type | tuple[type | None, ...]) -> Callable[[Callable[P, R]]
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            for name, value in signature.bind(*args, **kwargs).arguments.items():
-                if not fits(value, wanted().get(name, ())):
-                    refuse_kind(name, value, _spelt(wanted()[name]))
-            return function(*args, **kwargs)
+            bound = signature.bind(*args, **kwargs)
+            for name, value in bound.arguments.items():
+                kinds = wanted().get(name, ())
+                if isinstance(value, Tensor) and value.ndim == 0 and {Integral, Real} & {*kinds}:
+                    bound.arguments[name] = value = value.item()  # a number of torch's is a number
+                if not fits(value, kinds):
+                    refuse_kind(name, value, _spelt(kinds))
+            return function(*bound.args, **bound.kwargs)
 
         return checked
 

@@ -270,6 +270,24 @@ def test_an_environment_with_few_actions_travels():
     assert pickle.loads(pickle.dumps(make_env("CartPole-v1", 1))).action_space.n == 1
 
 
+@pytest.mark.parametrize(
+    "members",
+    [torch.tensor([0, 1]), np.array([0, 1]), range(2), {0, 1}, [np.int32(0), np.int64(1)], [*torch.arange(2)]],
+    ids=["tensor", "array", "range", "set", "of NumPy", "of torch"],
+)
+def test_indices_are_whole_numbers_in_whatever_holds_them(members):
+    assert META.ensemble.subset(members).size == 2 and guard().select(members).ids == (0, 1)
+
+
+def test_numbers_and_groups_of_torch_and_of_generators_are_taken():
+    assert observe(guard(), [np.int64(0)], torch.tensor(3), Seed.root(0)).shape == (2, 3, 2)
+    assert replace(META, chosen=torch.tensor(1), n_real=np.int64(9)).chosen == 1
+    assert Ensemble(META.problem, (group for group in META.ensemble.groups)).size == META.ensemble.size
+    assert workers_of(torch.tensor(1)) is workers_of(1)
+    one = GroundTruth(graph(), torch.rand(1, 2, 25, 1), torch.full((1, 2, 25), 1 / 25), torch.zeros(1, 2, 25, 2))
+    assert optimal(one)[0].shape == (1, 2)  # weights in float32
+
+
 def test_a_buffer_of_actions_may_be_used_again():
     buffer = torch.zeros(2, 4, dtype=torch.int64)
 

@@ -17,7 +17,7 @@ from s2r_torch.given import refuse_kind, require_having
 from s2r_torch.text import printable
 
 LONGEST_NAME = 64
-WEIGHED = 1e-6  # from 1, of the sum of weights
+WEIGHED = 1e-4  # from 1, of the sum of weights
 
 
 @dataclass(frozen=True, eq=False)

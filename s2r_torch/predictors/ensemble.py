@@ -6,7 +6,7 @@ entries in results are NaN, so that a result always has the shape of the whole c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,7 +40,7 @@ class Ensemble:
     exact: bool = False
 
     def __post_init__(self):
-        if not isinstance(self.groups, tuple | list):
+        if not isinstance(self.groups, Iterable):
             refuse_kind("groups", self.groups, "a tuple of groups of predictors", "one group: (group,)")
         object.__setattr__(self, "groups", tuple(self.groups))
         for group in self.groups:

@@ -228,7 +228,7 @@ def attempt_values(attempt: Attempt, worlds: Worlds, n_rollouts: int) -> Tensor:
 def reactive(act: Act, truth: GroundTruth) -> bool:
     """Whether a policy answers by (step, x) alone: alike when it is asked in the other order, which no episode has.
 
-    In between it sees an episode of other states and readings, which it forgets if it is reactive; in the end single ones.
+    In between it sees an episode of other states and readings, which it forgets if it is reactive; last, single ones.
     """
     if getattr(act, "has_memory", False):
         return False
