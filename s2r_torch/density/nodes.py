@@ -2,16 +2,18 @@ r"""How fine a grid must be, for densities to tell one theta from another.
 
 Bandwidths are no narrower than the node spacing. On a spacing of four times the scale of a state's readings all that is
 left of a density is the kernel: the width of the noise, which is what often says what pays, moves D by less than its
-noise does, and nothing is learned (`cliffwalking` on 24 nodes: 0.60 of the optimum; on 39: docs/density.md).
+noise does, and nothing is learned (`cliffwalking` on 24 nodes: 0.60 of the optimum; on 39: docs/density.md). On a line
+nodes cost next to nothing, and where noise is three times as wide for one theta as for another, what is fine for the
+median is coarse for the narrowest.
 """
 
 from __future__ import annotations
 
 import math
 
-FINE = 2.5  # node spacings, at most, in scales of a state's readings
+FINE, FINE_ON_A_LINE = 2.5, 0.5  # node spacings, at most, in scales of a state's readings; of one coordinate
 LEAST, ON_A_LINE = 24, 97  # nodes per coordinate, where memory allows; of the one coordinate, where there is one
-MOST_POINTS = 2**14  # of a whole grid
+MOST_POINTS, MOST_ON_A_LINE = 2**14, 2**9  # of a whole grid
 
 
 def nodes_for(
@@ -23,6 +25,8 @@ def nodes_for(
     ((9, 9), (49, 25))
     >>> nodes_for("auto", (0.0,) * 3, (1.0,) * 3), nodes_for("auto", (0.0,) * 2, (1.0,) * 2, (1e-9, 1e-9))
     ((24, 24, 24), (127, 127))
+    >>> nodes_for("auto", (0.0,), (6.0,), (1.0,)), nodes_for("auto", (0.0,), (6.0,), (0.05,))
+    ((97,), (241,))
 
     Args:
         nodes: a number for every coordinate, or `auto`.
@@ -36,10 +40,10 @@ def nodes_for(
     least = ON_A_LINE if d == 1 else min(LEAST, math.floor(MOST_POINTS ** (1 / d) + 1e-9))
     if scale is None:
         return (least,) * d
-    spacing = FINE
+    spacing, most = (FINE_ON_A_LINE, MOST_ON_A_LINE) if d == 1 else (FINE, MOST_POINTS)
     while True:
         counts = tuple(max(least, _count(hi - lo, spacing * s)) for lo, hi, s in zip(low, high, scale, strict=True))
-        if math.prod(counts) <= MOST_POINTS:
+        if math.prod(counts) <= most:
             return counts
         spacing *= 1.05
 
