@@ -424,8 +424,8 @@ def test_a_larger_unit_of_readings_makes_no_smaller_class():
     """In units a hundredth as long densities are a hundredth as high: C_L is a hundred times as much, unless given."""
     line, w = problem("line"), torch.rand(96, generator=seeded(1), dtype=torch.float64)
     D, lookup = bumps(line, 96, seeded()), net_class("lookup")
-    high = TrainingData(D * (4 / float(D.amax(-1).mean())), paying(line, w))
-    assert lookup.suited(line, high, {}) == {}
+    high = TrainingData(D * (4 / float(D.amax(-1).mean())), paying(line, torch.full_like(w, 0.5)))
+    assert lookup.suited(line, high, {}) == {"lipschitz_bound": 10.0}
     low = TrainingData(high.D / 100, high.samples)
     for kind, own in ((lookup, 10.0), (net_class("mlp"), 100.0)):
         assert kind.suited(line, low, {})["lipschitz_bound"] == pytest.approx(100 * own)
@@ -434,3 +434,19 @@ def test_a_larger_unit_of_readings_makes_no_smaller_class():
     assert net.declared_bound == pytest.approx(1000)
     for own in ("auto", None):
         assert type("Own", (lookup,), {"default_bound": own}).suited(line, low, {}) == {}
+
+
+def test_simulators_that_differ_more_than_their_densities_ask_for_a_larger_bound():
+    """Heights from 4 to 4.4 tell w, and pay it: C_L must be 1 / 0.4 at least, and lookup takes 50 times that."""
+    line, w = problem("line"), torch.linspace(0, 1, 96, dtype=torch.float64)
+    shape = bumps(line, 1, seeded())
+    shape = 4 * shape / shape.amax(-1, keepdim=True)
+    pays = [torch.arange(32).expand(96, 32) % line.spec.num_actions, w[:, None].expand(96, 32)]
+    samples = tuple(
+        Transitions(torch.zeros(96, 32, line.spec.obs_dim), pays[0], pays[1] * (line.graph.layer[s] == 0))
+        for s in range(line.graph.num_states)
+    )
+    data = TrainingData(shape * (1 + 0.1 * w[:, None, None]), samples)
+    assert net_class("lookup").suited(line, data, {})["lipschitz_bound"] == pytest.approx(50 / 0.4, rel=1e-3)
+    mild = TrainingData(shape * (1 + w[:, None, None]), samples)
+    assert net_class("lookup").suited(line, mild, {}) == {"lipschitz_bound": 10.0}

@@ -15,18 +15,25 @@ at 45, 0.17 at 150; frozenlake (0.21) 35 at 2, 2.9 at 14, 0.7 at 48. Hence `Net.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from s2r_torch.base import StateGraph
-from s2r_torch.density.patches import Densities, dense
+from s2r_torch.density.patches import Densities, dense, heights
 from s2r_torch.episodes import Transitions
 from s2r_torch.errors import SettingError
 
+if TYPE_CHECKING:
+    from s2r_torch.predictors.training.data import TrainingData
+
 MAX_SIMULATORS = 128  # whose pairs are compared
+USUAL = 4.0  # height of densities, the mean of their maxima, from which the C_L of every architecture is enough
+FEW, AT_MOST = 32, 2**32  # simulators that are compared at least; numbers of their densities, else
 Z_SCORE = 5.0
 
 
@@ -69,6 +76,26 @@ def pairwise_lipschitz(D: Densities, samples: Sequence[Transitions], graph: Stat
         )
     ratio = lambda size: float((size.nan_to_num(0.0).amax((1, 2)) / distance)[apart].max())  # noqa: E731
     return LipschitzEstimate(ratio(gap), ratio((gap - noise).clamp(min=0)), int(apart.sum()))
+
+
+def bound_for(data: TrainingData, graph: StateGraph, default: float, factor: float) -> float:
+    """C_L for training simulators, where an architecture takes `default` and a multiple `factor` of the estimate.
+
+    C_L is in units of 1 / density, which depend on those of readings: in centimetres densities are a hundredth of what
+    they are in metres. Of low densities it is as much more as they are lower than `USUAL`; where simulators ask for
+    more than twice that, it is what they ask for.
+
+    Cost:
+        Seconds, however large densities are: few simulators are compared then.
+    """
+    D, samples = data.D, data.samples
+    own = default * max(1.0, USUAL / max(float(heights(D).mean()), 1e-12))
+    B = min(len(D), max(FEW, math.isqrt(AT_MOST // (D.shape[1] * D.shape[2]))))
+    try:
+        asked = factor * pairwise_lipschitz(D[:B], tuple(_first(t, B) for t in samples), graph).significant
+    except SettingError:  # no two simulators tell one
+        return own
+    return asked if asked > 2 * own else own
 
 
 def mean_values(samples: Sequence[Transitions], graph: StateGraph) -> tuple[Tensor, Tensor]:

@@ -35,7 +35,7 @@ from s2r_torch.given import is_real, refuse_kind
 from s2r_torch.predictors.nets.heads import head_class
 from s2r_torch.predictors.nets.learned_embeddings import Embedding
 from s2r_torch.predictors.nets.lipschitz import module_list
-from s2r_torch.predictors.nets.lipschitz_estimate import LipschitzEstimate
+from s2r_torch.predictors.nets.lipschitz_estimate import LipschitzEstimate, bound_for
 from s2r_torch.predictors.nets.recipe import empty_net, require_like
 from s2r_torch.predictors.nets.settings import net_settings, require_constructor, with_defaults
 from s2r_torch.predictors.nets.steps import Constants, Sizes, Step
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from s2r_torch.predictors.training.data import TrainingData
 
 AUTO = "auto"
-USUAL = 4.0  # height of densities, the mean of their maxima, from which the C_L of every architecture is enough
 TILE = 2**19  # hidden values of one layer evaluated at once: 2 MiB, which stay in the cache
 COLUMNS = 256  # samples in a tile, of one simulator where it has as many
 SUMMARISED = 2**24  # numbers of densities at once: 64 MiB, of which summaries make copies
@@ -138,15 +137,11 @@ class Net(nn.Module):
 
     @classmethod
     def suited(cls, problem: Problem, data: TrainingData, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings as given, and those that training data decide where none are given.
-
-        C_L is in units of 1 / density, which depend on those of readings: in centimetres densities are a hundredth of
-        what they are in metres. Of low densities it is as much more as they are lower than `USUAL`.
-        """
-        height, own = float(heights(data.D).mean()), cls.default_bound
-        if settings.get("lipschitz_bound") is not None or not is_real(own) or height >= USUAL:  # AUTO follows them, too
+        """Settings as given, and those that training data decide where none are given."""
+        own, factor = cls.default_bound, cls.bound_factor
+        if settings.get("lipschitz_bound") is not None or not cls.certified or not is_real(own):  # AUTO asks them, too
             return dict(settings)
-        return {**settings, "lipschitz_bound": own * USUAL / max(height, 1e-12)}
+        return {**settings, "lipschitz_bound": bound_for(data, problem.graph, own, factor)}
 
     def make_step(self, states: int, generator: torch.Generator | None) -> Step:
         """The networks of one step with that many states to look up."""
