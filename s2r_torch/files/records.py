@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -85,6 +86,8 @@ class Codec:
             ) from error
 
     def _packed(self, value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
+        if isinstance(value, np.generic):
+            value = value.item()
         if value is None or isinstance(value, bool | int | str):
             return value
         if isinstance(value, float):

@@ -203,7 +203,7 @@ def require_kept(name: str, learner: Learner) -> None:
         raise SettingError(
             expected=f"a learner of the comparator {name} made of tensors, numbers, text, and tuples and maps of them",
             got=str(error),
-            cause="a module, an array or a function: keep its numbers as tensors, and make it anew in attempt",
+            cause="a module, an array, a function, a map by numbers: keep tensors, and make it in attempt",
         ) from error
 
 

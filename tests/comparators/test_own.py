@@ -246,7 +246,8 @@ def test_what_fit_raises_returns_or_writes_is_one_error_that_names_the_comparato
         rewards.copy_(before)
     with pytest.raises(SimulatorError, match="fit of the comparator mine .*ZeroDivisionError"):
         fitted(lambda known: 1 / 0)
-    for found in (None, SimpleNamespace(attempt=still)):
+    larger = type("Larger", (Learning,), {})()  # the run would forget what it adds
+    for found in (None, SimpleNamespace(attempt=still), larger):
         with pytest.raises(SettingError, match="what fit of the comparator mine returned: Learning; got"):
             fitted(lambda known, found=found: found)
 
@@ -310,7 +311,8 @@ def test_a_learner_that_no_run_can_keep_is_refused_when_it_is_fitted(held):
     registered("holding")
     with pytest.raises(SettingError, match="a learner of the comparator holding made of tensors"):
         require_kept("holding", Learning(held))
-    require_kept("holding", Learning({"a": (torch.zeros(2), "x", np.float64(1.0))}))
+    for number in (1.0, np.float64(1), np.float32(1), np.int64(1), np.True_):
+        require_kept("holding", Learning({"a": (torch.zeros(2), "x", number)}))
 
 
 def test_keys_of_maps_are_text():
@@ -333,3 +335,9 @@ def test_a_comparator_that_cannot_be_made_is_named_before_a_run():
         RunSettings(name="mine", comparators={"failing": {}})
     with pytest.raises(SettingError, match="comparators.failing.size: a whole number; got 'x'"):
         RunSettings(name="mine", comparators={"failing": {"size": "x"}})
+
+
+def test_numbers_of_numpy_are_kept_as_python_s():
+    codec = Codec([])
+    kept = codec.unpack(*codec.pack((np.float32(0.5), np.int64(3), np.True_, np.float64("inf"))))
+    assert kept == (0.5, 3, True, float("inf")) and [type(one) for one in kept] == [float, int, bool, float]

@@ -133,3 +133,20 @@ def test_encoders_that_were_edited_are_told(path, monkeypatch):
     monkeypatch.setitem(ENCODERS._known, "probed_eyes", edited)
     with pytest.raises(CheckpointError, match="what the encoder probed_eyes gave"):
         load_policy(path)
+
+
+def test_a_plugin_that_takes_a_shipped_name_s_place_and_the_reverse_are_told(path, monkeypatch):
+    save_policy(path, policy_of(("probed_shift",)))
+    with (
+        monkeypatch.context() as now,
+        pytest.raises(CheckpointError, match="numbers of users' own code, .*; got 2 more"),
+    ):
+        now.setattr("s2r_torch.deployment.probes._ours", lambda thing: True)
+        load_policy(path)
+    with monkeypatch.context() as then:
+        then.setattr("s2r_torch.deployment.probes._ours", lambda thing: isinstance(thing, Net))
+        save_policy(path, encoded_policy())
+    assert probed(path) == ["encoder"]
+    with monkeypatch.context() as now, pytest.raises(CheckpointError, match="what net 'lookup' gave when this policy"):
+        now.setattr("s2r_torch.deployment.probes._ours", lambda thing: False)
+        load_policy(path)
