@@ -83,7 +83,7 @@ def bound_for(data: TrainingData, graph: StateGraph, default: float, factor: flo
 
     C_L is in units of 1 / density, which depend on those of readings: in centimetres densities are a hundredth of what
     they are in metres. Of low densities it is as much more as they are lower than `USUAL`; where simulators ask for
-    more than twice that, it is what they ask for.
+    more than three times that, it is what they ask for.
 
     Cost:
         Seconds, however large densities are: few simulators are compared then.
@@ -95,7 +95,7 @@ def bound_for(data: TrainingData, graph: StateGraph, default: float, factor: flo
         asked = factor * pairwise_lipschitz(D[:B], tuple(_first(t, B) for t in samples), graph).significant
     except SettingError:  # no two simulators tell one
         return own
-    return asked if asked > 2 * own else own
+    return asked if asked > 3 * own else own
 
 
 def mean_values(samples: Sequence[Transitions], graph: StateGraph) -> tuple[Tensor, Tensor]:
