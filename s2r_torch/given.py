@@ -190,7 +190,9 @@ def require_count(name: str, value: object, most: int | None = None, cause: str 
     value = as_python(value)
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         raise SettingError(
-            expected=f"{name} >= {least}, a whole number", got=printable(repr(value)), cause="an empty problem"
+            expected=f"{name} >= {least}, a whole number",
+            got=printable(repr(value)),
+            cause="an empty problem" if least else "counted from the end, or a mask",
         )
     if most is not None and value > most:
         raise SettingError(expected=f"{name} <= {most}", got=printable(value), cause=cause)

@@ -155,6 +155,9 @@ CALLS = {
     "a family for simulators": (lambda: Guard(FAMILY, Ledger(), "test"), "simulators: simulators; .*it has no reset"),
     "one generator": (lambda: guard().reset(3, torch.Generator()), "2 generators, one per simulator, in a list"),
     "seeds": (lambda: guard().reset(3, [0, 1]), "2 generators, one per simulator, in a list; got list"),
+    "a generator too few": (lambda: guard().reset(3, [torch.Generator()]), "2 generators, .*, in a list; got 1"),
+    "the last simulator": (lambda: guard().select([-1]), "an index of simulators >= 0.*; got -1; .*from the end"),
+    "a mask of simulators": (lambda: guard().select([True, False]), "an index of simulators >= 0.*; got True; .*or a mask"),
     "episodes in halves": (lambda: guard().reset(2.5, [torch.Generator()] * 2), "n >= 1 episodes; got 2.5"),
     "actions in a list": (lambda: rolled(lambda step, x: [0, 1]), "int64 actions of shape .*; got list"),
     "no actions": (lambda: rolled(lambda step, x: None), "int64 actions of shape .*; got None"),
@@ -296,6 +299,16 @@ def test_a_buffer_of_actions_may_be_used_again():
 
     seen = rollout(guard(), act, 4, Seed.root(0)).actions
     assert seen[0, 0].tolist() == [0, 1, 0, 1, 0]
+
+
+def test_episodes_may_be_run_in_inference_mode():
+    def act(step, x):
+        return (x[..., 0] > 0.5).long()
+
+    plain = rolled(act)
+    with torch.inference_mode():
+        inside = rolled(act)
+    assert torch.equal(plain.x, inside.x) and torch.equal(plain.actions, inside.actions)
 
 
 def test_what_is_written_into_after_a_call_changes_nothing():

@@ -114,6 +114,15 @@ def test_actions_that_are_not_there_are_refused_when_they_are_taken(action):
         lake.step(action)
 
 
+def test_an_action_is_held_until_the_episode_is_cut_and_rounding_leaves_no_box():
+    limited = held_actions(gym.wrappers.TimeLimit(Pushed(), 3), [[-1.0], [1.0]], 5)
+    limited.reset()
+    assert limited.step(1)[1:4] == (3.0, False, True)
+    env = Pushed()
+    held(env, [[-2.0000005], [2.0000005]]).step(1)
+    assert env.action_space.contains(env.given[0]) and float(env.given[0][0]) == 2.0
+
+
 @pytest.mark.parametrize("action", [1, np.int64(1), np.array(1), np.array([1]), np.True_, torch.tensor([1])], ids=repr)
 def test_one_action_in_another_form_is_that_action(action):
     env = Pushed()
