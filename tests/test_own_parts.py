@@ -157,7 +157,7 @@ CALLS = {
     "seeds": (lambda: guard().reset(3, [0, 1]), "2 generators, one per simulator, in a list; got list"),
     "a generator too few": (lambda: guard().reset(3, [torch.Generator()]), "2 generators, .*, in a list; got 1"),
     "the last simulator": (lambda: guard().select([-1]), "an index of simulators >= 0.*; got -1; .*from the end"),
-    "a mask of simulators": (lambda: guard().select([True, False]), "an index of simulators >= 0.*; got True; .*or a mask"),
+    "a mask of simulators": (lambda: guard().select([True, False]), "an index of .* >= 0.*; got True; .*or a mask"),
     "episodes in halves": (lambda: guard().reset(2.5, [torch.Generator()] * 2), "n >= 1 episodes; got 2.5"),
     "actions in a list": (lambda: rolled(lambda step, x: [0, 1]), "int64 actions of shape .*; got list"),
     "no actions": (lambda: rolled(lambda step, x: None), "int64 actions of shape .*; got None"),
