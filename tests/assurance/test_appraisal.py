@@ -64,6 +64,14 @@ def test_the_optimum_lies_between_its_estimates_near_their_limit():
     assert halved < below - 0.3 * (truth - below)  # lists are chosen by all draws but an eighth
 
 
+def test_what_may_be_lost_is_told_by_the_limit():
+    folds = some_rewards(200, noise=0.1)
+    best, limit, _ = optimum(GRID, folds)
+    found = appraise(GRID, best - 0.05, (0,) * GRID.horizon, folds, 0.03)
+    assert found.lost[0] == pytest.approx(0.05)  # nothing but what the lists themselves may miss is uncertain
+    assert found.lost[1] > 0.05 + float((limit - best).mean()) > 0.051
+
+
 def test_many_lists_that_are_equally_good_leave_no_doubt():
     """What every list earns is the same: the largest of noisy totals is too large, and nothing is lost by any list."""
     noise = torch.randn(FOLDS, 400, GRID.num_states, 2, generator=SEED.generator(), dtype=torch.float64)

@@ -8,8 +8,8 @@ import torch
 from support.logs import COVER, GRAPH, WORLD
 from support.worlds import policy_of, random_class
 
-from s2r_torch.coverage import passes
-from s2r_torch.deployment.collection import Collector
+from s2r_torch.coverage import assigned, passages, passes
+from s2r_torch.deployment.collection import Collection, Collector
 from s2r_torch.deployment.deploy import deploy
 from s2r_torch.deployment.live import GuardedWorld
 from s2r_torch.deployment.logbook import ledger_of, open_logbook, read_log
@@ -169,3 +169,28 @@ def test_readings_off_the_grid_end_the_search_at_once():
     with pytest.raises(ObservationError, match="off the grid"):
         deploy(META, InMillimetres(), ledger)
     assert ledger.counts["real"] == META.n_real and len(META.cover) > 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_passages_have_readings_of_episodes_that_follow_their_path_so_far(seed):
+    """Of a log of any actions, cut anywhere: against a loop over episodes."""
+    g = torch.Generator().manual_seed(seed)
+    N, H, n = 60, GRAPH.horizon, 4
+    actions = torch.randint(GRAPH.num_actions, (N, H - 1), generator=g)
+    actions[::2] = torch.tensor(COVER)[torch.arange(N // 2) % len(COVER)]
+    length = torch.randint(1, H + 1, (N,), generator=g)
+    recording = Recording(actions, torch.arange(N * H).double().view(N, H, 1), length)
+    owner = [(s, COVER[int(i)]) for s, i in enumerate(assigned(GRAPH, COVER))]
+    taken, found = set(), []
+    for s, path in owner + [(s, COVER[i]) for s, i in passages(GRAPH, COVER)]:
+        step = int(GRAPH.layer[s])
+        rows = [i for i in range(N) if tuple(actions[i, :step].tolist()) == path[:step] and int(length[i]) > step]
+        rows = [i for i in rows if (i, step) not in taken][:n]
+        taken |= {(i, step) for i in rows}
+        found.append([i * H + step for i in rows])
+    seen = Collection.of(recording, GRAPH, COVER, n)
+    for readings, own in zip(seen.observations, found, strict=False):
+        assert readings[:, 0].tolist()[: len(own)] == own
+    lent = {int(x) for readings in seen.observations for x in readings}
+    again = [[x for x in rows if x not in lent] for rows in found[GRAPH.num_states :]]
+    assert [readings[:, 0].tolist() for readings in seen.again] == again
