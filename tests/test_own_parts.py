@@ -167,7 +167,7 @@ CALLS = {
         "a policy that leaves what it is given as it is; got tensors that were written into",
     ),
     "delta of 5": (lambda: certification_slack(100, 5), r"epsilon, delta in \(0, 1\)"),
-    "simulators in words": (lambda: certification_slack("100", 0.05), "num_simulators >= 1, a whole number"),
+    "simulators in words": (lambda: certification_slack("100", 0.05), "num_simulators >= 1, .*; .*an empty problem"),
     "actions left out": (
         lambda: depth_first(0, lambda k: [k + 1] if k else [1, 2], 3),
         "the same number of actions",

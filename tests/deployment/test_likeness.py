@@ -95,6 +95,13 @@ def test_of_patches_they_are_those_of_all_nodes():
     assert disagreement(P, Q[:, :0], []).shape == summaries(Q[:, :0], grid).shape[:2] == (6, 0)
 
 
+def test_a_density_that_is_0_everywhere_has_finite_numbers_as_a_patch_too():
+    grid, D = DensityGrid.uniform((0.0,), (1.0,), 9), torch.zeros(2, 3, 9, dtype=torch.float64)
+    D[0, 1, 5] = 1.0
+    found = summaries(Patches.of(D, grid), grid)
+    assert torch.isfinite(found).all() and torch.allclose(found, summaries(D, grid))
+
+
 def test_two_simulators_at_least():
     with pytest.raises(SettingError, match="at least 2"):
         Population.of(torch.ones(1, 2, 4))
