@@ -13,6 +13,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from s2r_torch.errors import SettingError
+from s2r_torch.given import as_python
 from s2r_torch.schema.kinds import describe, has_choices, is_known, is_record, kinds_of, shape_of, typo
 from s2r_torch.text import printable
 
@@ -211,6 +212,7 @@ def is_number(value: object) -> bool:
 
 
 def _whole(value: Any) -> int:
+    value = as_python(value)
     if is_number(value):
         if not isinstance(value, Integral) and not float(value).is_integer():  # also NaN and infinity
             raise ValueError("not a whole number")
@@ -221,6 +223,7 @@ def _whole(value: Any) -> int:
 
 
 def _number(value: Any) -> float:
+    value = as_python(value)
     if is_number(value):
         if abs(value) > 1e300 or not math.isfinite(value):
             raise ValueError("not a finite number")

@@ -123,3 +123,5 @@ def test_options_are_each_network_s_own():
 
 def test_sizes_of_numpy_are_sizes():
     assert net_of(settings={"width": np.int64(8)}).width == 8
+    for bound in (np.float32(3), torch.tensor(3.0)):
+        assert make_net("own", WHERE, width=torch.tensor(8), lipschitz_bound=bound).declared_bound == 3.0
