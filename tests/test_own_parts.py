@@ -97,6 +97,12 @@ def rolled(act):
     return rollout(guard(), act, 2, Seed.root(0))
 
 
+def wider(estimator):
+    """On as many nodes of a larger box."""
+    axes = tuple(1.5 * axis for axis in estimator.grid.axes)
+    return replace(estimator, grid=DensityGrid(axes), bandwidth=tuple(2 * h for h in estimator.bandwidth))
+
+
 class Other(Silent):
     def stage(self, name):
         pass
@@ -225,6 +231,7 @@ CALLS = {
         "from_recipe, recipe, .*of kind",
     ),
     "an estimator of another grid": (lambda: replace(META, estimator=ESTIMATE), "an estimator on the class's grid"),
+    "an estimator of another box": (lambda: replace(META, estimator=wider(META.estimator)), "on the class's grid"),
     "a seed for a generator": (lambda: FAMILY.world(THETA[0], 3), "generator: Generator; got int: 3; .*manual_seed"),
 }
 
