@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.errors import GraphMismatchError, ObservationError, SettingError
-from s2r_torch.given import as_python, is_real, real_numbers, require_count
+from s2r_torch.plain import as_python, is_real, real_numbers, require_count
 from s2r_torch.text import printable
 
 LONG = 16  # actions, from which a path is told in runs

@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, ProblemSpec, Simulators, after, check_shape, require_count
+from s2r_torch.base import Path, ProblemSpec, Simulators, after, check_shape
 from s2r_torch.errors import ObservationError, RewardError, S2RError, SettingError, SimulatorError
 from s2r_torch.given import refuse_kind, require_having, taking
 from s2r_torch.held import faults_of, untouched
+from s2r_torch.plain import require_count
 from s2r_torch.rng import Seed
 from s2r_torch.text import printable
 from s2r_torch.workers.engines import SERIAL, Workers

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from pathlib import PurePath
 from types import NoneType, UnionType
-from typing import Any, NoReturn, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from torch import Tensor
@@ -151,52 +151,6 @@ def refuse_kind(name: str, value: object, kind: str, cause: str = "") -> NoRetur
         got=printable(f"{given[0].__name__}: {value!r}", 80),
         cause=cause or meant,
     )
-
-
-def is_real(value: object) -> bool:
-    """Whether something is a real number, of whatever library; true and false are none."""
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def real_numbers(name: str, values: object) -> tuple[float, ...]:
-    """Numbers in a list, a tuple, an array or a tensor as Python's; raises SettingError for anything else.
-
-    >>> real_numbers("low", np.zeros(2)), real_numbers("low", [np.float64(1), Tensor([0, 2])[1]])
-    ((0.0, 0.0), (1.0, 2.0))
-    """
-    listed = as_python(values)
-    numbers = tuple(map(as_python, listed)) if isinstance(listed, tuple | list) else (None,)
-    if not all(map(is_real, numbers)):
-        expected, got = f"{name}: a number per coordinate, in a tuple", printable(repr(values), 80)
-        raise SettingError(expected=expected, got=got, cause="one number alone, or text")
-    return cast(tuple[float, ...], numbers)
-
-
-def as_python(value: object) -> object:
-    """Numbers and lists of Python's for those of NumPy or torch; anything else as it is."""
-    return value.tolist() if isinstance(value, np.ndarray | np.generic | Tensor) else value
-
-
-def require_count(name: str, value: object, most: int | None = None, cause: str = "", *, least: int = 1) -> int:
-    """Returns it as an int if it is a whole number from `least` to `most`, else raises SettingError.
-
-    Args:
-        name: what it counts.
-        value: the number.
-        most: the largest; None for any.
-        cause: likely one of a number above that.
-        least: the smallest.
-    """
-    value = as_python(value)
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise SettingError(
-            expected=f"{name} >= {least}, a whole number",
-            got=printable(repr(value)),
-            cause="an empty problem" if least else "counted from the end, or a mask",
-        )
-    if most is not None and value > most:
-        raise SettingError(expected=f"{name} <= {most}", got=printable(value), cause=cause)
-    return int(value)
 
 
 def _spelt(kinds: tuple[type, ...]) -> str:

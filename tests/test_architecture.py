@@ -13,7 +13,21 @@ PACKAGE = ROOT / "s2r_torch"
 
 # Lowest layer first; a module imports from its own line or from lines above it (docs/architecture.md).
 LAYERS = (
-    ("base", "errors", "rng", "registry", "text", "progress", "schema", "defaults", "given", "held", "memory", "files"),
+    (
+        "base",
+        "errors",
+        "rng",
+        "registry",
+        "text",
+        "progress",
+        "schema",
+        "defaults",
+        "given",
+        "plain",
+        "held",
+        "memory",
+        "files",
+    ),
     ("density", "coverage", "student", "episodes", "tours", "planner", "problem", "workers"),
     ("encoders",),
     ("families",),

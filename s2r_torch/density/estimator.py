@@ -28,7 +28,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from s2r_torch.base import real_numbers
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.boxes import window_sums
 from s2r_torch.density.cells import AxisCells
@@ -41,6 +40,7 @@ from s2r_torch.density.samples import SampleError, check_samples, check_scattere
 from s2r_torch.density.windows import AxisWindows
 from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.given import taking
+from s2r_torch.plain import real_numbers
 
 METHODS = ("auto", "moments", "gemm", "direct")
 MOST_VALUES = 2**21  # of densities that become patches, held at once: 16 MiB

@@ -21,7 +21,7 @@ from torch import Tensor
 from s2r_torch.base import check_shape
 from s2r_torch.defaults import plain_torch
 from s2r_torch.errors import ObservationError, SettingError
-from s2r_torch.given import as_python, real_numbers, require_count
+from s2r_torch.plain import as_python, real_numbers, require_count
 
 MAX_NODES = 2**22  # 32 MiB per density
 CHUNK = 2**18  # numbers looked at together, so that memory does not grow with samples

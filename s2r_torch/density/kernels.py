@@ -28,8 +28,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from s2r_torch.base import real_numbers
 from s2r_torch.errors import SettingError
+from s2r_torch.plain import real_numbers
 
 MAX_ORDER = 12  # float64 Horner sums lose digits beyond it
 

@@ -13,10 +13,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from s2r_torch.base import UnlabelledWorld, after, check_shape, require_count
+from s2r_torch.base import UnlabelledWorld, after, check_shape
 from s2r_torch.defaults import defaults_now, torch_with
 from s2r_torch.episodes import Ledger
 from s2r_torch.errors import ObservationError, S2RError, SettingError, SimulatorError
+from s2r_torch.plain import require_count
 from s2r_torch.text import printable
 
 AGAIN = 1.0  # seconds until a call that swallowed its alarm gets another one

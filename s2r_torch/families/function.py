@@ -25,13 +25,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from s2r_torch.base import real_numbers
 from s2r_torch.errors import ObservationError, RewardError, SettingError, SimulatorError
 from s2r_torch.families.contract import names_of, plain_number, truth, users
 from s2r_torch.families.replay.family import Payoff, Prior, ReplayFamily
 from s2r_torch.families.replay.simulators import Moves
 from s2r_torch.families.sensors import Sensor
 from s2r_torch.given import taking
+from s2r_torch.plain import real_numbers
 from s2r_torch.text import printable
 
 State = Any  # a number, or a tuple or list of numbers: a user's

@@ -10,11 +10,12 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from s2r_torch.base import ProblemSpec, StateGraph, as_python
+from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.episodes import require_generator, require_generators
 from s2r_torch.errors import SettingError
 from s2r_torch.families.noise import bernoulli
 from s2r_torch.held import faults_of
+from s2r_torch.plain import as_python
 from s2r_torch.text import printable
 
 Running = TypeVar("Running")

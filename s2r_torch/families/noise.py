@@ -18,7 +18,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from s2r_torch.base import require_count
+from s2r_torch.plain import require_count
 
 BLOCK = 2**15  # draws made together: they fit into the cache
 MAX_SMOOTHNESS = 8

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from s2r_torch.base import as_python, real_numbers, require_count
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import names_of
 from s2r_torch.families.noise import bump_draws, product_nodes, require_smoothness
+from s2r_torch.plain import as_python, real_numbers, require_count
 from s2r_torch.text import printable
 
 OfTheta = (

@@ -28,8 +28,9 @@ import torch
 from torch import Tensor
 
 from s2r_torch.errors import SettingError
-from s2r_torch.given import as_python, is_real, refuse_kind
+from s2r_torch.given import refuse_kind
 from s2r_torch.held import faults_of
+from s2r_torch.plain import as_python, is_real
 from s2r_torch.planner.sample_sizes import erratum_threshold, log_events, printed_threshold, sharp_threshold
 from s2r_torch.text import printable
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 
-from s2r_torch.base import is_real, require_count
 from s2r_torch.errors import SettingError
+from s2r_torch.plain import is_real, require_count
 
 START_UP = 0.75  # what the bettor pays before it knows the spread, in units of log(1 / delta) / M
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from s2r_torch.base import PredictorGroup, require_count
+from s2r_torch.base import PredictorGroup
 from s2r_torch.density.patches import Densities, taken
 from s2r_torch.episodes import Act, Transitions
 from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.given import refuse_kind, require_having, taking
+from s2r_torch.plain import require_count
 from s2r_torch.predictors.nets.net import slices
 from s2r_torch.problem import Problem
 

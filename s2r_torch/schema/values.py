@@ -13,7 +13,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from s2r_torch.errors import SettingError
-from s2r_torch.given import as_python
+from s2r_torch.plain import as_python
 from s2r_torch.schema.kinds import describe, has_choices, is_known, is_record, kinds_of, shape_of, typo
 from s2r_torch.text import printable
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from s2r_torch.base import require_count
+from s2r_torch.plain import require_count
 from s2r_torch.workers.engines import SERIAL, Workers
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from s2r_torch.base import ProblemSpec, require_count
+from s2r_torch.base import ProblemSpec
 from s2r_torch.coverage import Walks
 from s2r_torch.deployment.recording.causes import off_range
 from s2r_torch.deployment.recording.episodes import Recording
@@ -29,6 +29,7 @@ from s2r_torch.deployment.recording.tables import Table, read_table, write_table
 from s2r_torch.errors import RecordingError, SettingError
 from s2r_torch.files.whole import real_path
 from s2r_torch.given import taking
+from s2r_torch.plain import require_count
 from s2r_torch.text import printable
 
 KEYS = ("episode", "step", "action")

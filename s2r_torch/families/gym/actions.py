@@ -9,10 +9,10 @@ from functools import partial
 import gymnasium
 import numpy as np
 
-from s2r_torch.base import as_python, require_count
 from s2r_torch.errors import RewardError, SettingError
 from s2r_torch.families.contract import truth
 from s2r_torch.given import taking
+from s2r_torch.plain import as_python, require_count
 from s2r_torch.text import printable
 
 ROUNDING = 1e-6  # of the edges of an action space, which are float32

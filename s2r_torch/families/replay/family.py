@@ -19,16 +19,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from s2r_torch.base import (
-    CUT_FINE,
-    EVERY_TICK,
-    MOST_ACTIONS,
-    MOST_STEPS,
-    ProblemSpec,
-    StateGraph,
-    real_numbers,
-    require_count,
-)
+from s2r_torch.base import CUT_FINE, EVERY_TICK, MOST_ACTIONS, MOST_STEPS, ProblemSpec, StateGraph
 from s2r_torch.episodes import require_generator
 from s2r_torch.errors import RewardError, S2RError, SettingError
 from s2r_torch.families.contract import GroundTruth, names_of, require_name, users
@@ -48,6 +39,7 @@ from s2r_torch.families.replay.tree import Episode, ReplayTree, merged_graph
 from s2r_torch.families.sensors import Sensor, require_sensor
 from s2r_torch.given import taking
 from s2r_torch.held import untouched
+from s2r_torch.plain import real_numbers, require_count
 from s2r_torch.rng import Seed, kept_globals
 
 Prior = Callable[[int, torch.Generator], Tensor]  # n -> theta [n, k], float64

@@ -27,11 +27,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from s2r_torch.base import check_shape, require_count
+from s2r_torch.base import check_shape
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.patches import Densities, Patches, dense, heights, looked_up, taken, takes_patches
 from s2r_torch.errors import LipschitzError
-from s2r_torch.given import is_real, refuse_kind
+from s2r_torch.given import refuse_kind
+from s2r_torch.plain import is_real, require_count
 from s2r_torch.predictors.nets.heads import head_class
 from s2r_torch.predictors.nets.learned_embeddings import Embedding
 from s2r_torch.predictors.nets.lipschitz import module_list
