@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 MAX_SIMULATORS = 128  # whose pairs are compared
 USUAL = 4.0  # height of densities, the mean of their maxima, from which the C_L of every architecture is enough
+LARGER, LARGEST = 3.0, 10.0  # times an architecture's own
 FEW, AT_MOST = 32, 2**32  # simulators that are compared at least; numbers of their densities, else
 Z_SCORE = 5.0
 
@@ -83,7 +84,8 @@ def bound_for(data: TrainingData, graph: StateGraph, default: float, factor: flo
 
     C_L is in units of 1 / density, which depend on those of readings: in centimetres densities are a hundredth of what
     they are in metres. Of low densities it is as much more as they are lower than `USUAL`; where simulators ask for
-    more than three times that, it is what they ask for.
+    more than `LARGER` times that, it is what they ask for, `LARGEST` times at most: what theta pays for and does not
+    show asks for any C_L, and gets noise. Heuristic; both were set on a few worlds.
 
     Cost:
         Seconds, however large densities are: few simulators are compared then.
@@ -95,7 +97,7 @@ def bound_for(data: TrainingData, graph: StateGraph, default: float, factor: flo
         asked = factor * pairwise_lipschitz(D[:B], tuple(_first(t, B) for t in samples), graph).significant
     except SettingError:  # no two simulators tell one
         return own
-    return asked if asked > 3 * own else own
+    return min(asked, LARGEST * own) if asked > LARGER * own else own
 
 
 def mean_values(samples: Sequence[Transitions], graph: StateGraph) -> tuple[Tensor, Tensor]:
