@@ -52,7 +52,6 @@ from s2r_torch.rng import Seed
 from s2r_torch.schema import arguments
 from s2r_torch.text import printable
 
-ROUNDING = 1e-6  # of exact values
 UNLABELLED, REWARDED = "real", "real_rewarded"  # what episodes in the worlds are counted as
 
 

@@ -17,7 +17,6 @@ from s2r_torch.learning.exploration import Exploration
 from s2r_torch.reports.style import new_figure, some_steps
 
 NEW, MERGED = "#c8553d", "#1b6ca8"  # arrows and points of paths to new states, and of merged ones
-MOST_STEPS = 17  # that have a label
 MOST_LABELS = 40  # arrows that are all labelled; beyond, only those to new states
 HALO = [withStroke(linewidth=2, foreground="white")]
 
@@ -84,7 +83,7 @@ def draw_graph(axes: Axes, exploration: Exploration) -> None:
         axes.text(x, y, str(s), ha="center", va="center", fontsize=8, bbox=circle, zorder=3)
     half = max(max(abs(y) for _, y in place), 0.5) + 0.6
     axes.set(xlim=(-0.5, graph.horizon - 0.5), ylim=(-half, half), yticks=[])
-    steps = range(0, graph.horizon, -(-graph.horizon // MOST_STEPS))
+    steps = some_steps(graph.horizon)
     axes.set_xticks(steps, [f"step {h}" for h in steps])
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
