@@ -5,20 +5,23 @@ state graph is known, so that dynamic programming says from the same draws what 
 for each simulator and on average over all:
 
     policy     what the policy earns: at a state, mean_i (A 1{a_i = pi(x_i)} r_i + V(T(s, pi(x_i))))
-    optimum    lists of actions that all folds of the draws but one choose for a simulator, valued by that fold: in
-               expectation at most what the best list for it earns, and nearly that
-    limit      where that goes with ever more draws: what noise of size sigma makes wrong choices lose is about
+    at least   lists of actions that all folds of the draws but one choose for a simulator, valued by that fold: in
+               expectation at most what the best list for it earns
+    optimum    where that goes with ever more draws: what noise of size sigma makes wrong choices lose is about
                proportional to sigma^2, so that lists chosen by half of the draws tell how much it still is
     at most    the largest total of mean rewards: in expectation at least what the best list for it earns
     list       the best list for all simulators: what can be had without densities
 
 Where policy and list take the same actions, they are paid by the same draws: what is between them has no noise. Where
 episodes of the policy say otherwise than the graph does, as where states were merged that are different, they count.
-Intervals are Student's 95 % ones of paired differences over simulators. No certificate rests on these simulators.
+Intervals are Student's of paired differences over simulators. While they leave open whether too much is lost, as many
+more simulators are drawn as there are; each of K looks has confidence 1 - 0.05 / K, so that all together have 95 %. No
+certificate rests on these simulators.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Annotated
@@ -49,6 +52,8 @@ class AppraisalSettings(Settings):
         n: draws of every action, per state and simulator.
         n_rollouts: episodes of the policy in each, which must agree with these draws.
         tolerance: share of the optimum that a policy may lose, and that densities must be worth.
+        looks: how often simulators are drawn at most, as many as there are so far, while it is open whether more than
+            `tolerance` is lost.
         attempts: how often a run learns at most, each time with twice the simulators, samples and steps, until no more
             than `tolerance` is surely lost (`budget=auto` makes it 3).
 
@@ -60,6 +65,7 @@ class AppraisalSettings(Settings):
     n: Annotated[int, Range(FOLDS)] = 64
     n_rollouts: Size = 50
     tolerance: Share = 0.03
+    looks: Annotated[int, Range(1, 8)] = 3
     attempts: Annotated[int, Range(1, 8)] = 1
 
 
@@ -69,11 +75,11 @@ class Appraisal:
 
     policy: float
     fixed: float  # the best list
-    optimum: float  # estimated, at most the true one but for noise
+    optimum: float  # estimated
     at_most: float  # estimated from above
-    between: tuple[float, float]  # 95 % interval of the best lists' mean, from both estimates
-    lost: tuple[float, float]  # optimum - policy, paired; the upper end that of the limit - policy
-    needed: tuple[float, float]  # optimum - fixed
+    between: tuple[float, float]  # 95 % interval of the best lists' mean, from below and from above
+    lost: tuple[float, float]  # optimum - policy, paired; from below, what is at least had - policy
+    needed: tuple[float, float]  # optimum - fixed, likewise
     over_list: tuple[float, float]  # policy - fixed
     tolerance: float  # share of the optimum
     attempts: int = 1  # at learning, all of the run's
@@ -84,9 +90,14 @@ class Appraisal:
         return self.lost[0] > self.tolerance * self.optimum
 
     @property
-    def may_fall_short(self) -> bool:
-        """Whether it may, and cannot be told."""
+    def undecided(self) -> bool:
+        """Whether it may lose more, and may not."""
         return not self.falls_short and self.lost[1] > self.tolerance * self.optimum
+
+    @property
+    def may_fall_short(self) -> bool:
+        """Whether it may lose more, and more likely does than not."""
+        return self.undecided and self.optimum - self.policy > self.tolerance * self.optimum
 
     @property
     def densities_needed(self) -> bool:
@@ -97,6 +108,11 @@ class Appraisal:
     def worse_than_list(self) -> bool:
         """Whether the policy surely earns less than the best list."""
         return self.over_list[1] < 0
+
+    @property
+    def loss(self) -> str:
+        """What is lost, as a share of the optimum."""
+        return " to ".join(f"{max(0.0, edge / max(self.optimum, 1e-12)):.1%}" for edge in self.lost)
 
     def sentences(self) -> list[str]:
         """What to tell a user, most important first; nothing where all is well."""
@@ -124,10 +140,9 @@ class Appraisal:
                 f"{self.optimum:.3f} (at most {self.at_most:.3f}); {more}"
             )
         if self.may_fall_short:
-            low, high = (max(0.0, edge / self.optimum) for edge in self.lost)
             said.append(
-                f"the policy may fall short: on fresh simulators it loses {low:.1%} to {high:.1%} of an estimated "
-                f"optimum of {self.optimum:.3f}; more appraisal.simulators tell"
+                f"the policy may fall short: on fresh simulators it loses {self.loss} of an estimated optimum of "
+                f"{self.optimum:.3f}; more appraisal.looks tell"
             )
         return said
 
@@ -172,6 +187,12 @@ def agreed(by_graph: Tensor, in_episodes: Tensor) -> Tensor:
     return in_episodes if abs(float(off.mean())) > half_width(off, SURELY) else by_graph
 
 
+def pooled(seen: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """What a policy earned [M], and mean rewards [FOLDS, M, xi, A], of looks at (by the graph, in episodes, folds)."""
+    by_graph, in_episodes, folds = zip(*seen, strict=True)
+    return agreed(torch.cat(by_graph), torch.cat(in_episodes)), torch.cat(folds, 1)
+
+
 def best_lists(graph: StateGraph, reward: Tensor) -> tuple[Tensor, Tensor]:
     """The best list [M, H] for each of M simulators with mean rewards [M, xi, A], and its total [M]."""
     value, best = graph.best_totals(reward)
@@ -188,18 +209,18 @@ def totals(graph: StateGraph, reward: Tensor, lists: Tensor) -> Tensor:
 
 
 def optimum(graph: StateGraph, folds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What the best lists earn in each of M simulators, from rewards [FOLDS, M, xi, A]: about that, limit, at most [M].
+    """What the best lists earn in M simulators, by rewards [FOLDS, M, xi, A]: at least, about, at most that [M].
 
-        limit = best + (best - halved) v / (1 - v),    v = (1 / chosen by) / (2 / all) = FOLDS / (2 (FOLDS - 1))
+        about = least + (least - halved) v / (1 - v),    v = (1 / chosen by) / (2 / all) = FOLDS / (2 (FOLDS - 1))
 
     where halved is what lists earn that half of the folds choose, each half in turn.
     """
-    best, halved = (
+    least, halved = (
         torch.stack([_valued(graph, folds, chosen) for chosen in combinations(range(len(folds)), size)]).mean(0)
         for size in (len(folds) - 1, len(folds) // 2)
     )
     v = len(folds) / (2 * (len(folds) - 1))
-    return best, best + (best - halved) * v / (1 - v), best_lists(graph, folds.mean(0))[1]
+    return least, least + (least - halved) * v / (1 - v), best_lists(graph, folds.mean(0))[1]
 
 
 def _valued(graph: StateGraph, folds: Tensor, chosen: tuple[int, ...]) -> Tensor:
@@ -209,32 +230,38 @@ def _valued(graph: StateGraph, folds: Tensor, chosen: tuple[int, ...]) -> Tensor
 
 
 def appraise(
-    graph: StateGraph, policy: Tensor, fixed: Path, folds: Tensor, tolerance: float, attempts: int = 1
+    graph: StateGraph,
+    policy: Tensor,
+    fixed: Path,
+    folds: Tensor,
+    tolerance: float,
+    attempts: int = 1,
+    looks: int = 1,
 ) -> Appraisal:
     """Compares what a policy earned in M simulators [M] with lists, by their mean rewards [FOLDS, M, xi, A].
 
     Where a reading tells more than its state does, a policy may earn more than the best list of its simulator: then
-    what it earned stands for the optimum.
+    what it earned stands for the optimum. Intervals hold in all of so many looks together.
     """
-    best, limit, at_most = optimum(graph, folds)
-    if policy.mean() > at_most.mean():
-        best = limit = at_most = policy
+    least, about, most = optimum(graph, folds)
+    if policy.mean() > most.mean():
+        least = about = most = policy
     listed = totals(graph, folds.mean(0), torch.tensor(fixed).expand(len(policy), -1))
+
+    def interval(low: Tensor, high: Tensor) -> tuple[float, float]:
+        """Of the mean of values that lie between these [M]."""
+        ends = [(float(v.mean()), half_width(v, 1 - 0.05 / looks)) for v in (low, high)]
+        return ends[0][0] - ends[0][1], max(mean + half for mean, half in ends)
+
     return Appraisal(
         policy=float(policy.mean()),
         fixed=float(listed.mean()),
-        optimum=float(best.mean()),
-        at_most=float(at_most.mean()),
-        between=(_interval(best)[0], _interval(at_most)[1]),
-        lost=(_interval(best - policy)[0], max(_interval(best - policy)[1], _interval(limit - policy)[1])),
-        needed=_interval(best - listed),
-        over_list=_interval(policy - listed),
+        optimum=float(about.mean()),
+        at_most=float(most.mean()),
+        between=interval(least, most),
+        lost=interval(least - policy, about - policy),
+        needed=interval(least - listed, about - listed),
+        over_list=interval(policy - listed, policy - listed),
         tolerance=tolerance,
         attempts=attempts,
     )
-
-
-def _interval(values: Tensor) -> tuple[float, float]:
-    """Of the mean of values [M]."""
-    mean, half = float(values.mean()), half_width(values)
-    return mean - half, mean + half

@@ -24,8 +24,8 @@ def forecast_table(found: Forecast, told: ForecastSettings) -> Table:
     without = [part for part in found.parts if part.purpose != NOT_COUNTED]
     view.add_row("without evaluate", *_cells(without, told))
     view.caption = (
-        "Simulators run side by side, each on one worker. Learn-on-Simulators is taken to accept at once; what "
-        "comparators draw in worlds is left out."
+        "Simulators run side by side, each on one worker. Learn-on-Simulators is taken to accept at once, the "
+        "appraisal to look once; what comparators draw in worlds is left out."
     )
     return view
 

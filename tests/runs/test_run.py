@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,24 @@ def test_what_falls_short_is_learned_again_with_twice_the_sizes(tmp_path):
     assert results.episodes["appraise"] == 2 * 32 * (3 * 100 + 50 + 6 * 16)  # rehearsals, their episodes, rewards
     assert results.appraised.appraisal.attempts == 2
     assert without_seconds(execute(settings, make_family("grid"), tmp_path)) == without_seconds(results)  # all kept
+
+
+@pytest.mark.parametrize(("told", "counts"), [(0, [4]), (1, [4, 8]), (9, [4, 8, 16])])
+def test_as_many_simulators_are_drawn_again_while_it_is_open_what_is_lost(monkeypatch, told, counts):
+    """At look `told` it is no longer open; three looks are allowed."""
+    seen = []
+
+    def planted(graph, policy, *rest):
+        seen.append(policy)
+        return replace(appraise(graph, policy, *rest), lost=(-1.0, 1.0 if len(seen) <= told else -1.0))
+
+    monkeypatch.setattr(stages, "appraise_policy", planted)
+    results = execute(small_settings("+experiment=grid", "appraisal.looks=3"), make_family("grid"))
+    assert [len(policy) for policy in seen] == counts
+    assert all(torch.equal(few, many[: len(few)]) for few, many in pairwise(seen))
+    assert results.episodes["appraise"] == counts[-1] * (3 * 100 + 2 + 6 * 8)
+    drawn = [results.draws.theta(f"appraise 1{look}", 4) for look in ("", ", look 2", ", look 3")]
+    assert not torch.isclose(drawn[0], drawn[1]).any() and not torch.isclose(drawn[1], drawn[2]).any()  # fresh ones
 
 
 @pytest.mark.parametrize(("earned", "best", "attempts"), [((0.5, 0.3, 0.4), 1, 3), ((0.3, 0.7, 0.1), 2, 2)])

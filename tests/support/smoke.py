@@ -34,6 +34,7 @@ SMALL = (
     "appraisal.simulators=4",
     "appraisal.n=8",
     "appraisal.n_rollouts=2",
+    "appraisal.looks=1",
     "diagnostics.simulators=0",
     "certificate.simulators=8",
     "certificate.scores=20",
