@@ -86,6 +86,19 @@ def test_states_may_be_lists_that_are_written_into():
     assert rail(step, start=[0]).spec.max_states_per_layer == 3
 
 
+def test_a_box_holds_the_readings_of_all_theta_where_theta_changes_the_dynamics():
+    def step(theta, place, action):
+        return place + action + (2 if theta.w > 0.5 else -2), theta.w / 3
+
+    family = rail(step, num_actions=2, shared_dynamics=False)
+    theta = torch.tensor([[0.2, 0.0], [0.9, 0.0]], dtype=torch.float64)
+    simulators = family.simulators(theta, (0, 1))
+    simulators.reset(50, [torch.Generator().manual_seed(b) for b in range(2)])
+    for _ in range(family.horizon - 1):
+        x, _ = simulators.step(torch.ones(2, 50, dtype=torch.int64))
+    assert family.spec.low[0] < float(x[0].min()) < -1 and 4 < float(x[1].max()) < family.spec.high[0]
+
+
 def test_episodes_that_end_need_no_horizon():
     def step(theta, place, action):
         place += 1 + action

@@ -313,6 +313,15 @@ class ReplayFamily:
         tree.close()
         return found
 
+    def _latent_numbers(self) -> Tensor:
+        """Of all states [n, l], each `BOX_DRAWS` times; where theta changes the dynamics, of some theta's."""
+        if self.dynamics.shared:
+            return self._tree.latent(self._merged[1]).repeat(BOX_DRAWS, 1)
+        tree = self._tree_of(self.prior(SURVEYED, torch.Generator().manual_seed(0)), self.horizon)
+        found = [tree.latent(merged_graph(tree, self.horizon, root)[1]) for root in range(SURVEYED)]
+        tree.close()
+        return torch.cat(found).repeat(-(-BOX_DRAWS // SURVEYED), 1)
+
     def _propose_horizon(self, limit: int | None) -> int:
         tree = self._tree_of(self._first_theta[None], limit or LONGEST)
         horizon = propose_horizon(tree, limit)
@@ -353,8 +362,7 @@ class ReplayFamily:
             return real_numbers("low", self.sensor.low), real_numbers("high", self.sensor.high)
         theta = self.prior(BOX_THETA, torch.Generator().manual_seed(0))
         generators = Seed.root(0).child("box").generators(range(len(theta)))
-        tree, nodes = self._tree, self._merged[1]
-        latent = tree.latent(nodes).repeat(BOX_DRAWS, 1)
+        latent = self._latent_numbers()
         with users("the sensor"):
             low, high = propose_box(self.sensor, theta, latent, generators)
         shown = ", ".join(
