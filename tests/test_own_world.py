@@ -54,13 +54,18 @@ def folder(tmp_path):
 
 @pytest.mark.slow
 def test_every_command_of_the_page_in_its_order(folder):
-    assert set(FILES) == {"robot.py", "act.py", "rail.py", "line.py", f"{OPTIONAL}.py"}
+    assert set(FILES) == {"robot.py", "act.py", "rail.py", "skewed.py", "line.py", f"{OPTIONAL}.py"}
     told = {line: ran(line, folder) for line in LINES if OPTIONAL not in line}
     assert len(told) == len(LINES) - 1 >= 14
     (refused,) = (text for line, text in told.items() if "# exit code 2" in line)
     assert all(plain(line) in refused for line in QUOTED[0].splitlines())
     assert told["python act.py"] == plain("the cart ends at 3") and "# act.py" in TEXT
-    for line in ("s2r-check env=my_robot", "s2r-check env=rail env.offset=0.3", "s2r-check env=line env.offset=0.3"):
+    for line in (
+        "s2r-check env=my_robot",
+        "s2r-check env=rail env.offset=0.3",
+        "s2r-check env=skewed",
+        "s2r-check env=line env.offset=0.3",
+    ):
         assert "refused" not in told[line] and "note" not in told[line]
     assert sum("consistent" in text and "CERTIFICATE" in text for text in told.values()) == 3
     assert (folder / "robot.pt2").exists() and (folder / "plan.csv").exists()

@@ -386,3 +386,19 @@ def test_a_quadrature_in_numpy_is_one():
     theta = torch.tensor([[0.1, 0.3]], dtype=torch.float64)
     family, plain = railed(sensor=Reading(quadrature=quadrature)), railed(sensor=Reading.inner)
     assert torch.equal(family.truth(theta).x, plain.truth(theta).x)
+
+
+def test_a_box_of_few_states_holds_heavy_tails():
+    """Noise of 6 scales at most, under few theta: of 1 % of readings outside a run would complain."""
+
+    class Tails(Reading):
+        low = high = None
+
+        def read(self, theta, latent, generators):
+            u = torch.stack([torch.rand(latent.shape[1], generator=g, dtype=torch.float64) for g in generators])
+            return (theta[:, :1] - (theta[:, 1:] > 0.96) * torch.log1p(-0.9975 * u))[..., None]
+
+    family = railed(step=lambda theta, place, action: (1, theta.w), horizon=1, sensor=Tails())
+    theta = family.prior(64, Seed.root(1).generator())
+    x = family.simulators(theta, range(64)).reset(4000, Seed.root(2).generators(range(64)))
+    assert float((x > family.spec.high[0]).double().mean((1, 2)).max()) < 0.001

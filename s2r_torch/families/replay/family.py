@@ -46,6 +46,7 @@ Prior = Callable[[int, torch.Generator], Tensor]  # n -> theta [n, k], float64
 
 SURVEYED, PAYING = 16, 256  # theta that proposals look at; and what pays, where they share the dynamics
 BOX_THETA, BOX_DRAWS = 128, 32  # theta, and readings of every state, that a box is proposed from
+BOX_NUMBERS = 2048  # of readings under every theta, at least: tails of a few states
 
 
 @dataclass(frozen=True)
@@ -314,9 +315,10 @@ class ReplayFamily:
         return found
 
     def _latent_numbers(self) -> Tensor:
-        """Of all states [n, l], each `BOX_DRAWS` times; where theta changes the dynamics, of some theta's."""
+        """Of all states [n, l], each as often as a box asks for; where theta changes the dynamics, of some theta's."""
         if self.dynamics.shared:
-            return self._tree.latent(self._merged[1]).repeat(BOX_DRAWS, 1)
+            latent = self._tree.latent(self._merged[1])
+            return latent.repeat(max(BOX_DRAWS, BOX_NUMBERS // (len(latent) * len(self.sensor.names))), 1)
         tree = self._tree_of(self.prior(SURVEYED, torch.Generator().manual_seed(0)), self.horizon)
         found = [tree.latent(merged_graph(tree, self.horizon, root)[1]) for root in range(SURVEYED)]
         tree.close()
