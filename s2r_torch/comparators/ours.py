@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 from s2r_torch.assurance.rehearsal import policy_after
 from s2r_torch.comparators.contract import UNLABELLED, Access, Attempt, Known, Worlds, register_comparator
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.schema import Range, Settings
+from s2r_torch.schema import Settings, Size
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +32,7 @@ class Ours(Settings):
         n: episodes along every sequence of the path cover; None for the policy's own n_real.
     """
 
-    n: Annotated[int, Range(2)] | None = None  # there is no density of a single reading
+    n: Size | None = None
 
     label = "ours"
     access = Access(

@@ -223,6 +223,13 @@ def heights(D: Densities) -> Tensor:
     return (D.values if isinstance(D, Patches) else D).amax(-1)
 
 
+def centres(D: Densities, grid: DensityGrid) -> Tensor:
+    """Their mean positions [B, S, d], float64."""
+    weights = torch.cat([grid.nodes.T, torch.ones(1, grid.num_points, dtype=torch.float64)])
+    sums = D.to(torch.float64).sums(weights) if isinstance(D, Patches) else D.double() @ weights.T
+    return sums[..., :-1] / sums[..., -1:].clamp(min=1e-12)
+
+
 def looked_up(D: Densities, grid: DensityGrid, x: Tensor, rows: Tensor | None = None) -> Tensor:
     """Densities [R, S, G] at readings x [B, n, d], in those of rows [B]: [B, n, S]."""
     return D.at(x, rows) if isinstance(D, Patches) else look_up(D, *grid.locate(x), rows)

@@ -196,12 +196,12 @@ class MetaPolicy:
         if self.encoding:
             observations = [self.encoding(x) for x in observations]
         readings = torch.tensor([x.shape[-2] if x.ndim > 1 else 0 for x in observations])
-        few = (readings < 2).nonzero().flatten().tolist()
+        few = (readings < 1).nonzero().flatten().tolist()
         if few and len(observations) == self.problem.graph.num_states:
             where = after(self.problem.graph.paths[few[0]])
             got = f"{int(readings[few[0]])} {where}, shape {list(observations[few[0]].shape)}"
-            cause = "no density of a single reading, or readings [n] in place of [n, d]"
-            raise ObservationError(expected="at least 2 readings [n, d] of every state", got=got, cause=cause)
+            cause = "a state without readings, or readings [n] in place of [n, d]"
+            raise ObservationError(expected="readings [n, d] of every state, n >= 1", got=got, cause=cause)
         leads = {tuple(x.shape[:-2]) for x in observations}
         if len(leads) > 1 or any(len(lead) > 1 or 0 in lead for lead in leads):
             got, cause = f"leading sizes {printable(sorted(leads), 60)}", "states of other worlds, or an axis too many"

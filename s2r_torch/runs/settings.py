@@ -48,9 +48,8 @@ class PredictorSettings(Settings):
     num_simulators: Size = 256
     n_samples: Size = 64
     readings: Annotated[
-        tuple[Annotated[int, Range(3)], ...],
-        Where("in ascending order", lambda several: list(several) == sorted(set(several))),
-    ] = (3, 10, 30)
+        tuple[Size, ...], Where("in ascending order", lambda several: list(several) == sorted(set(several)))
+    ] = (1, 2, 4, 10, 30)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
     known: Mapping[str, Any] = field(default_factory=dict)
@@ -74,9 +73,9 @@ class EvaluationSettings(Settings):
     population: Annotated[int, Range(2)] = 1000
     n_rollouts: Size = 200
     readings: Annotated[
-        tuple[Annotated[int, Range(3)], ...],
+        tuple[Size, ...],
         Where("in ascending order, at least one", lambda several: several and list(several) == sorted(set(several))),
-    ] = (5, 10, 20, 50, 100, 200)
+    ] = (1, 2, 5, 10, 20, 50, 100, 200)
 
 
 @dataclass(frozen=True)

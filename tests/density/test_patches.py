@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from s2r_torch.density.grid import DensityGrid, look_up
-from s2r_torch.density.patches import Patches, all_rows, dense, heights, looked_up
-from s2r_torch.predictors.nets.embeddings import linear_functionals, profile_values, sorted_values
+from s2r_torch.density.patches import Patches, all_rows, centres, dense, heights, looked_up
+from s2r_torch.predictors.nets.embeddings import agreement, linear_functionals, profile_values, sorted_values
 
 GRIDS = {
     "line": DensityGrid.uniform((-1.0,), (2.0,), 9),
@@ -126,3 +126,14 @@ def test_statistics_are_those_of_the_dense_density(name):
     functionals = torch.randn(3, G, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     wanted = linear_functionals(D, functionals)
     torch.testing.assert_close(linear_functionals(patches, functionals), wanted, rtol=0, atol=1e-12)
+    torch.testing.assert_close(centres(patches, grid), centres(D, grid), rtol=1e-9, atol=1e-12)
+    places = readings(grid, 7, D.shape[1])
+    torch.testing.assert_close(agreement(patches, places, grid), agreement(D, places, grid), rtol=0, atol=1e-12)
+
+
+def test_centres_are_means_of_densities():
+    grid = GRIDS["plane"]
+    D = torch.zeros(1, 2, grid.num_points, dtype=torch.float64)
+    D[0, 0, 3], D[0, 1, 5], D[0, 1, 9] = 2.0, 1.0, 3.0
+    expected = torch.stack([grid.nodes[3], grid.nodes[5] / 4 + 3 * grid.nodes[9] / 4])
+    torch.testing.assert_close(centres(D, grid)[0], expected)

@@ -7,8 +7,10 @@ import torch
 
 from s2r_torch.density.grid import DensityGrid, look_up
 from s2r_torch.predictors.nets.embeddings import (
+    agreement,
     layer_means,
     linear_functionals,
+    places_between,
     profile_values,
     sorted_values,
     sup_distances,
@@ -103,6 +105,39 @@ def test_linear_functionals_are_divided_by_their_l1_norm():
     assert linear_functionals(D.float(), functionals.double()).dtype == torch.float32
 
 
+@pytest.mark.parametrize("d", [1, 2])
+def test_agreement_against_loops(d):
+    grid, places = grid_and_points(d, n=6, batch=5)  # [K, xi, d], some off the grid
+    D = normal(3, 6, grid.num_points)
+    got = agreement(D, places, grid)
+    for b in range(3):
+        averages = [sum(multilinear(grid, D[b, s], places[k, s]) for s in range(6)) / 6 for k in range(5)]
+        assert float(got[b]) == pytest.approx(max(averages), abs=1e-12)
+    assert torch.equal(agreement(D, places, grid), torch.cat([agreement(one[None], places, grid) for one in D]))
+
+
+def test_places_between_lie_on_lines_through_simulators_that_see_alike_and_are_nobodys_own():
+    """Two sensors, one far from the other: a place mixes simulators of one of them, and none is a training place."""
+    seen = normal(20, 4, 2) + 100 * (torch.arange(20) % 2)[:, None, None]
+    found = places_between(seen, 300)
+    assert found.shape == (300, 4, 2)
+    for place in found:
+        lines = []
+        for i in range(20):
+            for j in range(20):
+                along = (seen[j] - seen[i]).flatten()
+                if i == j or float(along.norm()) > 100:
+                    continue
+                share = float((place - seen[i]).flatten() @ along / (along @ along))
+                lines.append((float((seen[i] + share * (seen[j] - seen[i]) - place).norm()), share))
+        off, share = min(lines)
+        assert off < 1e-9 and -0.25 <= share <= 1.25
+        assert float((seen - place).flatten(1).norm(dim=1).min()) > 1e-6
+    assert len(found.flatten(1).unique(dim=0)) == 300
+    assert places_between(seen[:2], 7).shape == (7, 4, 2)
+    assert torch.equal(places_between(seen[:1], 3), seen[:1].expand(3, -1, -1))
+
+
 def test_layer_means_against_loops():
     values = normal(2, 6, 4)
     got = layer_means(values, LAYER)
@@ -121,7 +156,7 @@ def test_sup_distances_against_loops():
 
 def features():
     """name -> (function of D [B, 6, G], whether a pair attains its constant)."""
-    grid, x = grid_and_points(2, batch=1)
+    grid, x = grid_and_points(2, n=40, batch=1)
     inside = x[grid.inside(x)][None]
     index, weight = grid.locate(inside)
     ranks = torch.tensor([0, 2, 7, 24])
@@ -130,6 +165,7 @@ def features():
         "look_up": lambda D: look_up(D, index.expand(len(D), -1, -1), weight.expand(len(D), -1, -1)),
         "sorted_values": lambda D: sorted_values(D, ranks),
         "profile_values": lambda D: profile_values(D, (5, 5), [torch.tensor([0, 2])] * 2),
+        "agreement": lambda D: agreement(D, inside[0, : 2 * 6].view(2, 6, 2), grid)[:, None],
         "linear_functionals": lambda D: linear_functionals(D, signed),
         "layer_means": lambda D: layer_means(D, LAYER),
         "sup_distances": lambda D: sup_distances(D.flatten(1), normal(3, 150, seed=7)),

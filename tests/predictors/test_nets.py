@@ -4,10 +4,11 @@ import pytest
 import torch
 from support.attacks import PROBLEMS, attack, bumps, densities, make_net, names, problem, quotients, readings, slopes
 
-from s2r_torch.density.patches import Patches
+from s2r_torch.density.patches import Patches, centres
 from s2r_torch.episodes import Transitions
 from s2r_torch.errors import CheckpointError, LipschitzError, ObservationError, SettingError
 from s2r_torch.predictors.nets import architectures, heads, lipschitz, steps
+from s2r_torch.predictors.nets.embeddings import agreement, places_between
 from s2r_torch.predictors.nets.learned_embeddings import SetEmbedding
 from s2r_torch.predictors.nets.lipschitz import StackedLinear
 from s2r_torch.predictors.registry import net_class
@@ -118,7 +119,8 @@ def test_round_trips(name, where):
 def test_a_file_older_than_an_option_has_its_default():
     net = make_net("lookup", problem(2))
     recipe = net.recipe()
-    recipe["settings"].pop("profiles")
+    for option in ("profiles", "places"):
+        recipe["settings"].pop(option)
     again = type(net).from_recipe(recipe, net.tensors(), net.problem)
     assert again.settings() == net.settings()
     recipe["settings"].pop("width")
@@ -418,6 +420,39 @@ def test_lookup_sees_profiles_where_only_these_tell_what_pays():
     few = TrainingData(bumps(line, 96, seeded()), paying(line, w))
     assert lookup.suited(line, few, own) == own
     assert net_class("mlp").suited(where, told, {"width": 8, **own}) == {"width": 8, **own}
+
+
+def off_by(where, w, seed):
+    """Densities of one reading a state: an offset that all states share, and noise as wide as w says."""
+    nodes, g = where.grid.nodes[:, 0], seeded(seed)
+    offset = 0.6 * torch.rand(len(w), 1, generator=g, dtype=torch.float64) - 0.3
+    noise = (0.02 + 0.3 * w)[:, None] * torch.randn(len(w), where.graph.num_states, generator=g, dtype=torch.float64)
+    x = torch.tensor([0.5, 0.0, 0.2, 1.0, 0.8]) + offset + noise
+    return torch.exp(-((nodes - x[..., None]) / 0.2).square() / 2)
+
+
+def test_lookup_sees_places_where_few_readings_tell_by_these_what_pays():
+    """Every density of one reading has one shape: only where they lie, all states together, says how wide noise is."""
+    where, w = problem("line"), torch.rand(96, generator=seeded(1), dtype=torch.float64)
+    lookup, own = net_class("lookup"), {"lipschitz_bound": 10.0}
+    many = off_by(where, torch.zeros_like(w), 2)
+    data = TrainingData(many, paying(where, w), 100.0, {1.0: off_by(where, w, 2), 9.0: many})
+    assert lookup.suited(where, data, own) == {"places": 512, **own}
+    assert lookup.suited(where, data, {"places": 0, **own}) == {"places": 0, **own}  # the user's word
+    same = TrainingData(many, paying(where, w), 100.0, {1.0: many})
+    assert lookup.suited(where, same, own) == {"places": 0, **own}
+    assert lookup.suited(where, TrainingData(many, paying(where, w)), own) == own  # never few
+
+
+def test_places_are_those_of_training_simulators_and_travel_with_the_net():
+    where = problem("plane")
+    net, D = make_net("lookup", where, places=40), bumps(where, 16, seeded(3))
+    net.fit_scales(D)
+    assert torch.equal(net.places, places_between(centres(D, where.grid), 40).float())
+    again = type(net).from_recipe(net.recipe(), net.tensors(), net.problem)
+    assert torch.equal(again.summaries(D), net.summaries(D))
+    assert torch.equal(net.summaries(D)[:, -1], agreement(D.float(), net.places, where.grid))
+    assert torch.equal(net.summaries(D)[:, :-1], make_net("lookup", where).summaries(D))
 
 
 def test_a_larger_unit_of_readings_makes_no_smaller_class():

@@ -1,5 +1,7 @@
 """What the class F is trained on: densities of n_dist readings, and of those that few episodes along the cover show."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from support.policies import policy_of
@@ -48,6 +50,20 @@ def test_by_default_f_is_trained_on_as_few_readings_as_a_curve_may_ask_for():
     EvaluationSettings(readings=(fewest,))
     with pytest.raises(SettingError, match="readings"):
         EvaluationSettings(readings=(fewest - 1,))
+
+
+def test_one_episode_along_every_sequence_is_enough_to_act_on():
+    """The density of a single reading is the kernel around it; the network is told that it is one."""
+    family, policy = make_family("grid"), replace(policy_of(), n_real=1, reference=None)
+    deployed = deploy(policy, family.world(torch.tensor([0.1, 0.2, 0.5]), torch.Generator().manual_seed(1)))
+    along = passes(family.graph, policy.cover)
+    assert deployed.used.tolist() == along.tolist() and 1 in along.tolist()
+    once = along == 1
+    at = torch.tensor([[1.0, 1.2]], dtype=torch.float64)
+    x = [at + torch.arange(int(n))[:, None] * torch.tensor([0.02, 0.03]) for n in along]
+    acts, seen = policy.condition_on(x), policy.densities(x)
+    assert torch.equal(seen[once][0], policy.estimator(x[int(once.nonzero()[0])]))
+    assert torch.equal(acts.q(0, x[0]), policy.condition(seen, along).q(0, x[0]))
 
 
 def test_a_rehearsal_takes_every_reading_that_deploy_takes(monkeypatch):

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from s2r_torch.density.patches import Densities, dense, takes_patches
+from s2r_torch.density.patches import Densities, centres, dense, takes_patches
 from s2r_torch.encoders.regression import Regression
 from s2r_torch.predictors.nets.embeddings import (
+    agreement,
     layer_means,
     linear_functionals,
+    places_between,
     profile_values,
     sorted_values,
     sup_distances,
@@ -30,7 +32,12 @@ if TYPE_CHECKING:
 
 ANGLES = 64  # at which the constant of a wave is computed
 WAVES = (2.0, 19.0)  # least and largest frequency of `charfun`: on grid, 1 to 9 in units of the sensor
-TOLD = 0.05  # share of the variance of mean rewards from which profiles are worth their room
+TOLD = 0.05  # share of the variance of mean rewards from which further statistics are worth their room
+PLACES, FEW_PLACES, LOOKED_AT = (
+    512,
+    32,
+    2**14,
+)  # most and fewest places of a state; of all states together, but for that
 RANK_SHARES = (0.0, 0.004, 0.01, 0.018, 0.03, 0.045, 0.065, 0.09, 0.14, 0.25)  # of G, in decreasing order of density
 
 
@@ -64,10 +71,17 @@ class StatisticsNet(Net):
 class LookupNet(StatisticsNet):
     """Densities looked up at x; sorted values and mean positions, averaged over the states of every layer.
 
-    With `profiles`, sorted values along every axis, too; where nobody says so, training data decide (`suited`).
+    With `profiles`, sorted values along every axis, too; with `places`, how well densities agree with where so many
+    training simulators see the states (`agreement`). Where nobody says so, training data decide (`suited`).
     """
 
-    options = {"profiles": False}
+    options = {"profiles": False, "places": 0}
+    places: Tensor  # [K, xi, d]
+
+    def setup(self) -> None:
+        super().setup()
+        size = self.options.get("places", 0), self.problem.graph.num_states, self.problem.grid.obs_dim
+        self.register_buffer("places", torch.zeros(size, dtype=torch.float32))
 
     @takes_patches
     def summary(self, D: Densities) -> Tensor:
@@ -75,21 +89,43 @@ class LookupNet(StatisticsNet):
         if self.options.get("profiles"):  # users' own options take the place of these
             shape = self.problem.grid.shape
             values = torch.cat([values, profile_values(D, shape, profile_ranks(shape))], -1)
-        return layer_means(values, self.problem.graph.layer).flatten(1)
+        seen = layer_means(values, self.problem.graph.layer).flatten(1)
+        if not len(self.places):
+            return seen
+        return torch.cat([seen, agreement(D, self.places, self.problem.grid)[:, None]], -1)
+
+    @torch.no_grad()
+    def fit_scales(self, D: Densities) -> None:
+        """Training simulators say where states are seen."""
+        if len(self.places):
+            self.places.copy_(places_between(centres(D, self.problem.grid), len(self.places)))
+        super().fit_scales(D)
 
     @classmethod
     @torch.no_grad()
     def suited(cls, problem: Problem, data: TrainingData, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """With profiles where these tell, held-out, `TOLD` more of what rewards differ by between simulators."""
+        """With what tells, held-out, `TOLD` more of what rewards differ by between simulators.
+
+        Profiles of the densities of the most readings, places at the fewest.
+        """
         settings = super().suited(problem, data, settings)
-        if "profiles" in settings or "profiles" not in cls.options or problem.grid.obs_dim == 1:
-            return settings
-        net = LookupNet(problem, 1, torch.Generator(), profiles=True)
-        seen = net.summaries(data.D).double().unflatten(1, (problem.graph.horizon, -1))  # layer by layer
-        without = seen[..., : len(net.ranks) + len(net.functionals)]
+        undecided = {*cls.options} - {*settings}
         paid = data.mean_rewards(problem.spec.num_actions).flatten(1)
-        told = [Regression(features.flatten(1)).explained(paid) for features in (without, seen)]
-        return {**settings, "profiles": told[1] - told[0] > TOLD}
+
+        def told(D: Densities, **options: Any) -> float:
+            net = LookupNet(problem, 1, torch.Generator(), **options)
+            net.fit_scales(data.D)
+            return Regression(net.summaries(D).double()).explained(paid)
+
+        if "profiles" in undecided and problem.grid.obs_dim > 1:
+            settings["profiles"] = told(data.D, profiles=True) - told(data.D) > TOLD
+        if "places" in undecided and data.fewer:
+            fewest, count = (
+                data.fewer[min(data.fewer)],
+                min(PLACES, max(FEW_PLACES, LOOKED_AT // problem.graph.num_states)),
+            )
+            settings["places"] = count if told(fewest, places=count) - told(fewest) > TOLD else 0
+        return settings
 
 
 @register("sets")

@@ -7,12 +7,19 @@ that of its own layers. None has parameters.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from s2r_torch.density.patches import Densities, Patches
+from s2r_torch.density.grid import DensityGrid
+from s2r_torch.density.patches import Densities, Patches, looked_up
+
+LOOKED_UP = 2**20  # look-ups at once
+NEIGHBOURS = 8  # simulators that see states most alike
+BEYOND = 0.25  # of the way between two of them, on either side
+GOLDEN = (5**0.5 - 1) / 2  # whose multiples, modulo 1, are spread evenly
 
 
 def sorted_values(D: Densities, ranks: Tensor) -> Tensor:
@@ -55,6 +62,49 @@ def linear_functionals(D: Densities, functionals: Tensor) -> Tensor:
     """Linear functionals [m, G] of D [..., G], each divided by its l1 norm: [..., m]."""
     unit = functionals / functionals.abs().sum(-1, keepdim=True)
     return D.sums(unit) if isinstance(D, Patches) else D @ unit.to(D.dtype).T
+
+
+def agreement(D: Densities, places: Tensor, grid: DensityGrid) -> Tensor:
+    """How high D [B, xi, G] is where one of K known sensors sees the states, at the best: [B].
+
+    That is the largest of K averages over states of D_s at places[k, s]: of few readings, which tell little of any one
+    state's density, all states together tell how far readings are from where they should be.
+
+    Args:
+        D: densities.
+        places: `[K, xi, d]`.
+        grid: theirs.
+    """
+    K, xi, d = places.shape
+    found = []
+    for some in D.split(max(1, LOOKED_UP // (K * xi))):
+        states = len(some) * xi  # each a density by itself
+        if isinstance(some, Patches):
+            alone: Densities = replace(
+                some, first=some.first.reshape(states, 1, d), values=some.values.view(states, 1, -1)
+            )
+        else:
+            alone = some.reshape(states, 1, -1)
+        heights = looked_up(alone, grid, places.double().transpose(0, 1).repeat(len(some), 1, 1))
+        found.append(heights.view(len(some), xi, K).mean(1).amax(-1))
+    return torch.cat(found)
+
+
+def places_between(seen: Tensor, count: int) -> Tensor:
+    """Where further sensors would see the states: on lines through simulators that see them alike, [count, xi, d].
+
+    None is a simulator's own, so that those of training agree no better than others do.
+
+    Args:
+        seen: `[B, xi, d]` where simulators see them.
+        count: how many.
+    """
+    flat, k = seen.flatten(1), torch.arange(count)
+    near = torch.cdist(flat, flat).argsort(1)[:, min(1, len(seen) - 1) :][:, :NEIGHBOURS]  # itself only if it is alone
+    one = k % len(seen)
+    other = near[one, (k // len(seen) + one) % near.shape[1]]
+    share = ((k * GOLDEN) % 1 * (1 + 2 * BEYOND) - BEYOND)[:, None, None]
+    return torch.lerp(seen[one], seen[other], share.to(seen.dtype))
 
 
 def layer_means(values: Tensor, layer: Tensor) -> Tensor:
