@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import TypeVar
 
 import torch
@@ -21,6 +22,7 @@ from s2r_torch.plain import require_count
 from s2r_torch.text import printable
 
 AGAIN = 1.0  # seconds until a call that swallowed its alarm gets another one
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what ends a script, from a keyboard or a service
 
 
 class GuardedWorld:
@@ -171,6 +173,9 @@ def _alarm(seconds: float) -> Iterator[None]:
 def closing(world: object, time_limit: float | None = None) -> Iterator[None]:
     """Closes a world once, where it can be closed, however the block ends: motors must not stay powered.
 
+    A Ctrl-C, SIGTERM or SIGHUP that comes while it closes waits until it has; the one after that ends a close that
+    hangs.
+
     Raises:
         SimulatorError: closing fails after a block that did not; else the block's own error is the one that counts.
     """
@@ -196,7 +201,8 @@ def _close(world: object, time_limit: float | None) -> None:
     if close is None:
         return
     try:
-        bounded(close, time_limit)
+        with _impatience_waits():
+            bounded(close, time_limit)
     except (S2RError, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -205,3 +211,28 @@ def _close(world: object, time_limit: float | None) -> None:
             got=f"{type(error).__name__}: {printable(error)}",
             cause="a fault in its close(); see to the machine",
         ) from error
+
+
+@contextmanager
+def _impatience_waits() -> Iterator[None]:
+    """The first signal that would end the block is handled after it, the second at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {int(number): handler for number in ENDING if callable(handler := signal.getsignal(number))}
+    came: list[int] = []
+
+    def wait(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1:
+            before[number](number, frame)
+
+    for number in before:
+        signal.signal(number, wait)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        before[came[0]](came[0], None)

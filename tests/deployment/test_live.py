@@ -1,6 +1,7 @@
 """The door to reality: counted, checked, bounded in time, and closed however it ends."""
 
 import contextlib
+import signal
 import threading
 import time
 
@@ -186,4 +187,30 @@ def test_a_world_that_cannot_be_closed():
     with pytest.raises(KeyboardInterrupt), closing(stuck):
         raise KeyboardInterrupt
     with closing(object()):
+        pass
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt("first"), OURS])
+def test_an_impatient_signal_waits_until_the_world_is_closed(error):
+    """Motors must not stay powered because somebody pressed Ctrl-C twice."""
+    done = []
+
+    def close():
+        signal.raise_signal(signal.SIGINT)
+        done.append("closed")
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), closing(World(close=close)):
+        if error is not None:
+            raise error
+    assert done == ["closed"] and signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_close_that_hangs_is_ended_by_a_second_signal():
+    def hangs():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("went on")
+
+    with pytest.raises(KeyboardInterrupt), closing(World(close=hangs)):
         pass

@@ -1,0 +1,71 @@
+"""A command line before Hydra reads it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NoReturn
+
+from hydra._internal.utils import get_args_parser
+
+from s2r_torch.errors import SettingError
+from s2r_torch.text import printable
+
+
+def options_first(arguments: list[str]) -> list[str]:
+    """A command line with its options before its settings: Hydra's parser takes none after them.
+
+    Raises:
+        SettingError: an option that there is not.
+
+    >>> options_first(["env=grid", "-m", "seed=0,1", "--config-dir", "mine", "+experiment=grid"])
+    ['-m', '--config-dir', 'mine', 'env=grid', 'seed=0,1', '+experiment=grid']
+    """
+
+    def refuse(message: str) -> NoReturn:
+        cause = "a dash before a setting, which has none: KEY=VALUE; or an option that there is not (--help)"
+        raise SettingError(expected="settings KEY=VALUE and options of Hydra", got=printable(message), cause=cause)
+
+    parser = get_args_parser()
+    parser.error = refuse  # type: ignore[method-assign]
+    found, unknown = parser.parse_known_intermixed_args(arguments)
+    if unknown:
+        refuse(unknown[0])
+    settings, options = list(found.overrides), []
+    for argument in arguments:
+        if settings and argument == settings[0]:
+            settings.pop(0)
+        else:
+            options.append(argument)
+    return [*options, *found.overrides]
+
+
+def with_home(argument: str) -> str:
+    """A folder that Hydra makes, written out where it begins with `~`: it would make one of that name.
+
+    >>> with_home('hydra.run.dir="~/runs"') == f'hydra.run.dir="{Path.home()}/runs"'
+    True
+    """
+    return re.sub(r"""^(hydra\.(?:run|sweep)\.dir=["']?)~(?=[/"']|$)""", lambda m: f"{m[1]}{Path.home()}", argument)
+
+
+def require_one_of_each(overrides: Iterable[str]) -> None:
+    """A run has one family, one encoder, one world: of several, Hydra would silently take the last.
+
+    Args:
+        overrides: of one job, as the command line has them.
+
+    Raises:
+        SettingError: several were given.
+
+    >>> require_one_of_each(["env=grid", "net=[lookup,conv]", "world.readings=[1,2]"])
+    """
+    for override in overrides:
+        several = re.match(r"\+?(env|encoder|world)=\[.*,", override)
+        if several:
+            raise SettingError(
+                expected=f"one name: {several[1]}=NAME",
+                got=printable(override),
+                cause="a list where one value belongs; for one after another, -m and no brackets",
+            )
