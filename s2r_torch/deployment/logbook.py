@@ -33,16 +33,18 @@ COLLECTING = "collecting"
 
 
 @contextmanager
-def open_logbook(path: Path | str, spec: ProblemSpec) -> Iterator[Logbook]:
+def open_logbook(path: Path | str, spec: ProblemSpec, world: str | None = None) -> Iterator[Logbook]:
     """A log to go on with, held by this process alone; everything that could fail later is tried first.
 
     Args:
         path: CSV, NPZ or Parquet; an existing file is gone on from.
         spec: what is recorded.
+        world: whose episodes they are, as its ledger says; None where nobody says.
 
     Raises:
         FileError: another process holds it, or it can never be written.
-        RecordingError: the file, or its ledger, is damaged, of other sensors, or holds what writing would lose.
+        RecordingError: the file, or its ledger, is damaged, of other sensors or of another world, or holds what writing
+            would lose.
         SettingError: another ending.
     """
     check_ending(path)
@@ -50,7 +52,7 @@ def open_logbook(path: Path | str, spec: ProblemSpec) -> Iterator[Logbook]:
     with locked(path):
         for file in {path, ledger_of(path), journal_of(path)}:
             probe(file)
-        entry = _entry(path)
+        entry = _of_this_world(_entry(path), path, world)
         note = _mended(journal_of(path)) if entry.get("status") == COLLECTING else None
         _refuse_to_lose(path, spec)
         _fold(path, spec)
@@ -199,6 +201,18 @@ def journal_of(path: Path | str) -> Path:
 def looked_before(path: Path | str) -> bool:
     """Whether a log was once looked at sequentially, so that what it holds may depend on what was seen."""
     return bool(_entry(Path(path)).get("sequential"))
+
+
+def _of_this_world(entry: dict, path: Path, world: str | None) -> dict:
+    """A ledger that says from now on whose episodes are counted; RecordingError where they are another world's."""
+    said = entry.get("world")
+    if world and said and said != world:
+        raise RecordingError(
+            expected=f"a log of {printable(world)}",
+            got=f"one of {printable(said)}, as {printable(ledger_of(path))} says",
+            cause="one log for several worlds, as in a sweep: what one shows says nothing of another",
+        )
+    return entry | ({"world": world} if world else {})
 
 
 def _fold(path: Path, spec: ProblemSpec) -> None:

@@ -95,24 +95,31 @@ def site_of(settings: DeploySettings) -> Iterator[Site]:
     policy = file.policy
     if settings.template:
         require_empty_form(settings.template, policy.spec)
-    with _seen_before(settings, policy) as (seen, logbook, before):
+    with _seen_before(settings, file) as (seen, logbook, before):
         missing = missing_episodes(seen, policy.problem.graph, policy.cover, policy.n_real)
         yield Site(settings, file, seen, missing, logbook, before)
 
 
 @contextmanager
-def _seen_before(settings: DeploySettings, policy: MetaPolicy) -> Iterator[tuple[Recording, Logbook | None, bool]]:
+def _seen_before(settings: DeploySettings, file: PolicyFile) -> Iterator[tuple[Recording, Logbook | None, bool]]:
     """Episodes that are there, the log that holds them, and whether they were looked at sequentially."""
-    spec, world = policy.spec, settings.world
+    spec, world = file.policy.spec, settings.world
     if isinstance(world, RecordedWorld) and world.file is not None:
         yield read_log(world.file, spec, short_episodes=world.short_episodes), None, looked_before(world.file)
     elif settings.log and settings.collect_only:
         yield read_log(settings.log, spec, short_episodes=True, empty=True), None, looked_before(settings.log)
     elif settings.log:
-        with open_logbook(settings.log, spec) as logbook:
+        with open_logbook(settings.log, spec, _called(settings, file)) as logbook:
             yield logbook.recording, logbook, looked_before(settings.log)
     else:
         yield Recording.empty(spec), None, False
+
+
+def _called(settings: DeploySettings, file: PolicyFile) -> str:
+    """What a ledger calls the world whose episodes it counts."""
+    if not isinstance(settings.world, FamilyWorld):
+        return "a live world"
+    return f"{file.family['name'] if file.family else settings.world.family}, world {settings.world.seed}"
 
 
 def deploy_at(site: Site) -> Deployed:

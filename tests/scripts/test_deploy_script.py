@@ -178,6 +178,17 @@ def test_a_simulated_world_that_is_gone_on_from_shows_other_episodes(site):
     assert len(x) == 75 and len(x.flatten().unique()) == x.numel()
 
 
+def test_a_log_is_of_one_world(site):
+    """What one world shows says nothing of another: a log that was used for both passed for one."""
+    deploy("world=grid", "world.seed=1", "log=real.csv")
+    held = (site / "real.csv").read_bytes()
+    for other in (["world=grid", "world.seed=2"], ["world=gym", "world.make=robot:connect"]):
+        with pytest.raises(RecordingError, match="got one of grid, world 1, as .*real.csv.ledger.json says"):
+            deploy(*other, "log=real.csv")
+    deploy("world=grid", "world.seed=1", "log=real.csv")
+    assert (site / "real.csv").read_bytes() == held
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
