@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
-from hydra._internal.utils import get_args_parser
-
 from s2r_torch.errors import SettingError
 from s2r_torch.text import printable
 
 
-def options_first(arguments: list[str]) -> list[str]:
+def options_first(arguments: list[str], parser: argparse.ArgumentParser) -> list[str]:
     """A command line with its options before its settings: Hydra's parser takes none after them.
 
     Raises:
         SettingError: an option that there is not.
 
-    >>> options_first(["env=grid", "-m", "seed=0,1", "--config-dir", "mine", "+experiment=grid"])
-    ['-m', '--config-dir', 'mine', 'env=grid', 'seed=0,1', '+experiment=grid']
+    >>> parser = argparse.ArgumentParser()
+    >>> _ = parser.add_argument("overrides", nargs="*"), parser.add_argument("-m", action="store_true")
+    >>> options_first(["env=grid", "-m", "seed=0,1"], parser)
+    ['-m', 'env=grid', 'seed=0,1']
     """
 
     def refuse(message: str) -> NoReturn:
         cause = "a dash before a setting, which has none: KEY=VALUE; or an option that there is not (--help)"
         raise SettingError(expected="settings KEY=VALUE and options of Hydra", got=printable(message), cause=cause)
 
-    parser = get_args_parser()
     parser.error = refuse  # type: ignore[method-assign]
     found, unknown = parser.parse_known_intermixed_args(arguments)
     if unknown:

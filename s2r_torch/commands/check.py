@@ -15,7 +15,7 @@ from rich.console import Console
 
 from s2r_torch.commands.configuration import plain_config, script
 from s2r_torch.reports.console import LiveReporter
-from s2r_torch.reports.endings import Ended, say
+from s2r_torch.reports.endings import Ended, say, terminal
 from s2r_torch.reports.family_check import check_table
 from s2r_torch.runs.checking import check_encoded
 from s2r_torch.runs.configuring import configured
@@ -40,8 +40,8 @@ def kept(cfg: DictConfig, folder: Path) -> str:
 def about() -> str:
     from s2r_torch.commands.help import help_on_checks
 
-    return help_on_checks(str(__doc__))
+    return help_on_checks(__doc__)
 
 
 def main() -> None:
-    script("check", check, kept=kept, about=about, console=Console())
+    script("check", check, kept=kept, about=about, console=terminal())

@@ -24,7 +24,8 @@ from s2r_torch.progress import Silent
 from s2r_torch.reports.comparators_figure import comparators_figure
 from s2r_torch.reports.comparators_table import comparators_table, lines_of, where_we_lose, write_lines
 from s2r_torch.reports.comparison import ComparedRun, comparison_table, write_comparison
-from s2r_torch.reports.style import save_figure
+from s2r_torch.reports.endings import terminal
+from s2r_torch.reports.style import plain_look, save_figure
 from s2r_torch.reports.summary import Summary
 from s2r_torch.runs.configuring import configured
 from s2r_torch.runs.curves import Measured, measure
@@ -118,7 +119,8 @@ def write_comparators(found: Measured, title: str, folder: Path, console: Consol
     """The table, the figure, the points, and where ours loses."""
     lines = lines_of(found)
     write_lines(lines, folder)
-    save_figure(comparators_figure(lines, title), folder / "comparators.png")
+    with plain_look():
+        save_figure(comparators_figure(lines, title), folder / "comparators.png")
     console.print(comparators_table(lines, title, found.left_out))
     for sentence in where_we_lose(lines):
         console.print(sentence, highlight=False)
@@ -146,6 +148,6 @@ def about() -> str:
 
 
 def main() -> None:
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = terminal() if sys.stdout.isatty() else Console(width=160)
     going_on = "the same command goes on from here"
     script("compare", job, kept=lambda cfg, folder: going_on, about=about, console=console)

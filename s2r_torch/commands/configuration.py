@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import count
@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import hydra
+from hydra._internal.utils import get_args_parser
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
@@ -32,6 +33,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from yaml import YAMLError  # type: ignore[import-untyped]
 
+from s2r_torch.commands.arguments import options_first, require_one_of_each, with_home
 from s2r_torch.errors import S2RError, SettingError
 from s2r_torch.reports.endings import Ended, clear_ending, say
 from s2r_torch.schema import defaults, typo
@@ -215,7 +217,9 @@ def script(
         hydra_says = HydraConfig.get()
         folder = Path(hydra_says.runtime.output_dir)
         try:
-            with clear_ending(console, kept(cfg, folder)):
+            with clear_ending(console, "nothing was begun"), our_errors():
+                left = kept(cfg, folder)  # which may ask for a setting that leads nowhere
+            with clear_ending(console, left):
                 require_one_of_each(hydra_says.overrides.task)
                 job(cfg, folder, console)
         except Ended as ended:
@@ -227,7 +231,8 @@ def script(
         if {"--help", "-h"} & set(sys.argv[1:]):
             say(console, about())
             return
-        sys.argv = [with_home(argument) for argument in sys.argv]
+        arguments = [with_home(argument) for argument in sys.argv[1:]]
+        sys.argv = [sys.argv[0], *options_first(arguments, get_args_parser())]
         os.environ["HYDRA_FULL_ERROR"] = "1"  # its errors come here, and are told like all others
         with our_errors():
             hydra.main(version_base="1.3", config_path=str(CONF / name), config_name=name)(one)()
@@ -236,36 +241,6 @@ def script(
             for overrides in failed:
                 say(console, f"    {printable(overrides)}")
             raise Ended(2)
-
-
-def with_home(argument: str) -> str:
-    """A folder that Hydra makes, written out where it begins with `~`: it would make one of that name.
-
-    >>> with_home('hydra.run.dir="~/runs"') == f'hydra.run.dir="{Path.home()}/runs"'
-    True
-    """
-    return re.sub(r"""^(hydra\.(?:run|sweep)\.dir=["']?)~(?=[/"']|$)""", lambda m: f"{m[1]}{Path.home()}", argument)
-
-
-def require_one_of_each(overrides: Iterable[str]) -> None:
-    """A run has one family, one encoder, one world: of several, Hydra would silently take the last.
-
-    Args:
-        overrides: of one job, as the command line has them.
-
-    Raises:
-        SettingError: several were given.
-
-    >>> require_one_of_each(["env=grid", "net=[lookup,conv]", "world.readings=[1,2]"])
-    """
-    for override in overrides:
-        several = re.match(r"\+?(env|encoder|world)=\[.*,", override)
-        if several:
-            raise SettingError(
-                expected=f"one name: {several[1]}=NAME",
-                got=printable(override),
-                cause="a list where one value belongs; for one after another, -m and no brackets",
-            )
 
 
 def composed(overrides: list[str]) -> DictConfig:
@@ -307,6 +282,8 @@ def as_setting_error(error: Exception) -> SettingError:
     beyond = r"Config search path|See https?:|To append to your config|full_key|Set the environment"
     text = " ".join(re.split(beyond, str(error) or str(error.__cause__))[0].split())
     cause = "a typo on the command line or in a configuration"
+    if isinstance(error, OverrideParseException):
+        return _unparsed(text, error.override)
     key = re.match(r"Could not override '([^']+)'", text)
     if key and key[1].startswith("net."):
         _, network, *rest = key[1].split(".")
@@ -320,13 +297,25 @@ def as_setting_error(error: Exception) -> SettingError:
         cause = typo(key[1], ["net", *(known for make in DEFAULTS.values() for known in make())])
     elif "Config group override must be" in text:
         cause = "null for a group such as env, net or world, which needs a name"
+    elif "Ambiguous value" in text:
+        text = text.split(" 1. To use")[0]
+        cause = "a decimal comma, where a point is meant; a list without brackets; or a comma in a name: 'key=\"a,b\"'"
     elif "Interpolation key" in text:
         cause += "; --cfg hydra knows Hydra's own part alone: --cfg all"
-    elif "~" in text:
-        cause = "a tilde, which Hydra's grammar does not know; write $HOME"
-    elif "LexerNoViableAlt" in text:
-        cause = "a character that Hydra's grammar does not know; put the value into quotes: 'key=\"value\"'"
     return SettingError(expected="settings that can be put together", got=text, cause=cause)
+
+
+def _unparsed(text: str, override: str) -> SettingError:
+    """A setting that Hydra's grammar does not take."""
+    key, is_one, value = override.partition("=")
+    cause = f"a character that means something to Hydra; in quotes it does not: '{key}=\"{value}\"'"
+    if not is_one:
+        cause = "a value without its key, or a blank beside the ="
+    elif value.startswith("~"):
+        cause = "a tilde, which Hydra's grammar does not know; write $HOME"
+    return SettingError(
+        expected="a setting KEY=VALUE", got=printable(f"{override!r}: {text}", 300), cause=printable(cause, 200)
+    )
 
 
 def _not_utf8() -> list[str]:

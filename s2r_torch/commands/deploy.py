@@ -16,7 +16,7 @@ from s2r_torch.deployment.export import export_policy
 from s2r_torch.deployment.recording.files import write_template
 from s2r_torch.files.whole import fixed_path
 from s2r_torch.reports.deployment import promises, report, to_collect
-from s2r_torch.reports.endings import say
+from s2r_torch.reports.endings import say, terminal
 from s2r_torch.runs.deploy_settings import deploy_settings
 from s2r_torch.runs.deploying import deploy_at, site_of
 from s2r_torch.text import printable
@@ -56,4 +56,4 @@ def about() -> str:
 
 
 def main() -> None:
-    script("deploy", run, kept=kept, about=about, console=Console())
+    script("deploy", run, kept=kept, about=about, console=terminal())

@@ -10,7 +10,7 @@ from s2r_torch.encoders import ENCODERS
 from s2r_torch.families import FAMILIES
 from s2r_torch.predictors.nets.settings import NetSettings
 from s2r_torch.predictors.registry import NETS
-from s2r_torch.reports.help import settings_help
+from s2r_torch.reports.help import settings_help, words_of
 from s2r_torch.runs.deploy_settings import WORLDS, DeploySettings
 from s2r_torch.runs.settings import RunSettings
 
@@ -21,10 +21,10 @@ def parameters_of(family: Callable) -> str:
     return " ".join(f"env.{p.name}={'???' if p.default is p.empty else p.default}" for p in named)
 
 
-def help_on_checks(doc: str) -> str:
+def help_on_checks(doc: str | None) -> str:
     """The help of the command that checks: its own words, and what it looks at of a run's settings."""
     lines = [
-        doc.strip(),
+        words_of(doc),
         "",
         f"env=grid: one of {', '.join(FAMILIES)}, or yours; env.KEY=VALUE",
         f"encoder=identity: one of {', '.join(ENCODERS)}, or yours; encoder.KEY=VALUE",
@@ -36,9 +36,9 @@ def help_on_checks(doc: str) -> str:
     return "\n".join(lines)
 
 
-def help_on_deployments(doc: str) -> str:
+def help_on_deployments(doc: str | None) -> str:
     """The help of the command that deploys: its own words, then every setting."""
-    lines = [doc.strip(), "", "Settings: KEY=VALUE on the command line; what is shown is the default.", ""]
+    lines = [words_of(doc), "", "Settings: KEY=VALUE on the command line; what is shown is the default.", ""]
     lines += settings_help(DeploySettings, leave_out=["world"])
     for kind, record in WORLDS.items():
         named = f"world={kind}" if kind != "family" else f"world=family, or one of {', '.join(FAMILIES)}, or yours"
@@ -46,10 +46,10 @@ def help_on_deployments(doc: str) -> str:
     return "\n".join(lines)
 
 
-def help_on_runs(doc: str) -> str:
+def help_on_runs(doc: str | None) -> str:
     """The help of a command that makes runs: its own words, then every setting."""
     lines = [
-        doc.strip(),
+        words_of(doc),
         "",
         "Settings: KEY=VALUE on the command line; what is shown is the default. Values of your own: env/NAME.yaml and",
         "experiment/NAME.yaml in the working folder or its conf/, for env=NAME and +experiment=NAME.",

@@ -8,10 +8,8 @@ s2r-new my_world --base torch       a function of batches
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from s2r_torch.families.new import BASES, write_family
-from s2r_torch.reports.endings import clear_ending
+from s2r_torch.reports.endings import clear_ending, terminal
 
 
 def main() -> None:
@@ -20,7 +18,7 @@ def main() -> None:
     parser.add_argument("--base", choices=BASES, default="function", help="what it is made of")
     parser.add_argument("--folder", type=Path, default=Path("."), help="where the files go")
     options = parser.parse_args()
-    console = Console()
+    console = terminal()
     with clear_ending(console, "nothing else was written"):
         written = write_family(options.name, options.base, options.folder)
         for path in written:

@@ -25,7 +25,8 @@ from s2r_torch.planner.looking import Looking, looking_of
 from s2r_torch.planner.orders import crossings, leading_orders
 from s2r_torch.planner.schedules import Plan, Setting, loops, paper, sweep
 from s2r_torch.planner.settings import PlanSettings
-from s2r_torch.reports.help import settings_help
+from s2r_torch.reports.endings import terminal
+from s2r_torch.reports.help import settings_help, words_of
 from s2r_torch.reports.plan_tables import SPREADS, answer, show, simulators_for
 from s2r_torch.schema import build, defaults
 
@@ -38,16 +39,17 @@ def run(cfg: DictConfig, folder: Path, console: Console) -> None:
     measured = None if asked.policy is None else measured_of(asked.policy)
     if path is not None:
         from s2r_torch.reports.plan_figure import draw  # matplotlib, for those who want the figure
+        from s2r_torch.reports.style import plain_look
 
-        with replacing(path) as partial:
+        with plain_look(), replacing(path) as partial:
             draw(setting, curves).savefig(partial, dpi=160)
     if asked.json:
         data = as_data(setting, plans, curves, path) | {"looking": measured and asdict(measured)}
         print(json.dumps(data, allow_nan=False))
     else:
-        show(Console(), setting, plans, curves, path)
+        show(terminal(), setting, plans, curves, path)
         if asked.policy is not None:
-            Console().print(answer(asked.policy, measured, setting.epsilon), highlight=False, markup=False)
+            terminal().print(answer(asked.policy, measured, setting.epsilon), highlight=False, markup=False)
 
 
 def measured_of(policy: str) -> Looking | None:
@@ -78,7 +80,7 @@ def as_data(setting: Setting, plans: dict[str, Plan], curves: Curves, path: str 
 
 
 def about() -> str:
-    return "\n".join([__doc__.strip(), "", *settings_help(PlanSettings)])
+    return "\n".join([words_of(__doc__), "", *settings_help(PlanSettings)])
 
 
 def forecast(cfg: DictConfig, folder: Path, console: Console) -> None:
@@ -94,14 +96,14 @@ def forecast(cfg: DictConfig, folder: Path, console: Console) -> None:
     if told.json:
         print(json.dumps(forecast_json(found, told), allow_nan=False))
     else:
-        Console().print(forecast_table(found, told))
+        terminal().print(forecast_table(found, told))
 
 
 def about_forecasts() -> str:
     from s2r_torch.runs.forecast import ForecastSettings
 
     own = "Settings are those of run.py, and:"
-    return "\n".join([__doc__.strip(), "", own, *settings_help(ForecastSettings)])
+    return "\n".join([words_of(__doc__), "", own, *settings_help(ForecastSettings)])
 
 
 def nothing(cfg: DictConfig, folder: Path) -> str:
@@ -114,7 +116,7 @@ def asks_about_a_run(arguments: list[str]) -> bool:
 
 
 def main() -> None:
-    console = Console(stderr=True)  # stdout is for the answer alone
+    console = terminal(stderr=True)  # stdout is for the answer alone
     if asks_about_a_run(sys.argv[1:]):
         script("forecast", forecast, kept=nothing, about=about_forecasts, console=console)
     else:

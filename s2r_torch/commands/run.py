@@ -19,6 +19,7 @@ from s2r_torch.commands.configuration import plain_config, script
 from s2r_torch.errors import FolderError
 from s2r_torch.files.whole import write_text
 from s2r_torch.reports.console import LiveReporter, table
+from s2r_torch.reports.endings import terminal
 from s2r_torch.reports.summary import unfinished
 from s2r_torch.runs.configuring import configured
 from s2r_torch.runs.folder import begun, finished_stages, write_json
@@ -59,4 +60,4 @@ def about() -> str:
 
 
 def main() -> None:
-    script("run", run, kept=kept, about=about, console=Console())
+    script("run", run, kept=kept, about=about, console=terminal())

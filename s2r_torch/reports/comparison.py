@@ -12,7 +12,7 @@ from rich.table import Table
 from s2r_torch.files.whole import replacing, write_bytes, write_text
 from s2r_torch.predictors.registry import NETS
 from s2r_torch.reports.page import comparison_page
-from s2r_torch.reports.style import new_figure, png
+from s2r_torch.reports.style import new_figure, plain_look, png
 from s2r_torch.reports.summary import Summary
 from s2r_torch.runs.folder import write_json
 
@@ -93,7 +93,8 @@ def verdict(entry: str, regret: float, wanted: float) -> str:
 
 def write_comparison(rows: list[ComparedRun], title: str, wanted: float, folder: Path) -> None:
     """rows.csv and rows.json with one row per finished run, comparison.png, and report.html with all of it."""
-    picture = png(comparison_figure(rows, title, wanted))
+    with plain_look():
+        picture = png(comparison_figure(rows, title, wanted))
     write_bytes(folder / "comparison.png", picture)
     plain = [asdict(row) for row in rows]
     write_text(folder / "report.html", comparison_page(title, plain, picture))

@@ -87,7 +87,7 @@ def table(summary: Summary) -> Table:
     """The summary of a run, for the end of its output."""
     view = Table(title=f"{summary.experiment}  seed {summary.seed}", title_justify="left", show_header=False)
     view.add_column(style="bold")
-    view.add_column()
+    view.add_column(overflow="fold")
     for name, text in lines(summary):
         view.add_row(name, escape(text))
     return view

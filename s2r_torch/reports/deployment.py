@@ -36,7 +36,7 @@ def to_collect(site: Site) -> RenderableType:
     names = printable(", ".join(spec.obs_names))
     view = Table()
     view.add_column("episodes", justify="right")
-    view.add_column("actions")
+    view.add_column("actions", overflow="fold")
     for actions, count in site.missing:
         view.add_row(str(count), Text(spelt(actions)))
     told = Text(f"to collect: {total} episodes, {names} at each of {spec.horizon} steps; no reward")
@@ -49,6 +49,8 @@ def report(policy: MetaPolicy, deployed: Deployed) -> Table:
     """What was spent, what it rests on, and what must be known of it."""
     deployment = deployed.deployment
     view = Table(title=Text(printable(deployed.title)), title_justify="left", show_header=False)
+    view.add_column()
+    view.add_column(overflow="fold")  # names of sensors are long, and no letter of them is lost
 
     def row(name: str, text: str) -> None:
         view.add_row(name, Text(printable(text, MOST)))

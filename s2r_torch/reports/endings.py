@@ -18,6 +18,15 @@ from s2r_torch.errors import S2RError, Terminated
 from s2r_torch.text import printable
 
 LONGEST = 2000  # characters of a message
+NARROWEST = 60  # characters of a line: on narrower terminals it is folded, and no word is cut
+
+
+def terminal(*, stderr: bool = False) -> Console:
+    """Where a command prints: as wide as the terminal says, 80 where it says nothing (COLUMNS=0), never too narrow."""
+    console = Console(stderr=stderr)
+    if console.width < NARROWEST:
+        console.width = NARROWEST if console.width else 80
+    return console
 
 
 class Ended(SystemExit):

@@ -13,7 +13,7 @@ from s2r_torch.reports.exploration_figure import exploration_figure
 from s2r_torch.reports.learning_figure import learning_figure, surfaces
 from s2r_torch.reports.page import run_page
 from s2r_torch.reports.run_figure import run_figure
-from s2r_torch.reports.style import png
+from s2r_torch.reports.style import plain_look, png
 from s2r_torch.reports.summary import Summary
 from s2r_torch.reports.value_figure import value_figure
 from s2r_torch.runs.folder import write_json
@@ -28,7 +28,8 @@ def write_reports(results: Results, folder: Path | str) -> Summary:
     summary = Summary.of(results)
     write_json(folder / "summary.json", summary.to_json())
     write_metrics(folder / "metrics.csv", results.rows)
-    pictures = {name: png(figure) for name, figure in figures(results, summary).items()}
+    with plain_look():
+        pictures = {name: png(figure) for name, figure in figures(results, summary).items()}
     for name, picture in pictures.items():
         write_bytes(folder / f"{name}.png", picture)
     write_text(folder / "report.html", run_page(summary, pictures, origin_of(results.settings, results.family)))

@@ -10,6 +10,11 @@ from s2r_torch.schema import defaults, describe, explained, is_record, kinds_of
 WIDTH = 110
 
 
+def words_of(doc: str | None) -> str:
+    """A command's own words: its docstring, which `python -OO` takes away."""
+    return (doc or "(python -OO takes the words of this help away)").strip()
+
+
 def settings_help(cls: type, key: str = "", leave_out: Collection[str] = ()) -> Iterator[str]:
     """Lines on every setting of a record and of the records in it, by its whole key.
 
@@ -27,7 +32,7 @@ def settings_help(cls: type, key: str = "", leave_out: Collection[str] = ()) -> 
             continue
         line = f"{whole}={_spelt(given[name]) if name in given else '???'}: {describe(kind)}"
         yield from textwrap.wrap(line, WIDTH, subsequent_indent="        ", break_on_hyphens=False)
-        yield from textwrap.wrap(told[name], WIDTH, initial_indent="    ", subsequent_indent="    ")
+        yield from textwrap.wrap(told.get(name, ""), WIDTH, initial_indent="    ", subsequent_indent="    ")
 
 
 def _spelt(value: object) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 
+import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -19,6 +22,15 @@ def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+@contextmanager
+def plain_look() -> Iterator[None]:
+    """Matplotlib as it is without a `matplotlibrc`: one that asks for LaTeX or for fonts that are not there must not
+    decide whether a run has a report."""
+    settings = {key: value for key, value in matplotlib.rcParamsDefault.items() if not key.startswith("backend")}
+    with matplotlib.rc_context(settings):
+        yield
 
 
 def some_steps(horizon: int) -> list[int]:

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from s2r_torch.errors import SettingError, Terminated
-from s2r_torch.reports.endings import Ended, clear_ending
+from s2r_torch.reports.endings import Ended, clear_ending, terminal
 
 
 def ending(error: BaseException, **how) -> tuple[int, str]:
@@ -105,3 +105,9 @@ def test_a_signal_that_was_ignored_stays_ignored():
             os.kill(os.getpid(), signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(("columns", "width"), [("0", 80), ("1", 60), ("20", 60), ("abc", 80), ("130", 130)])
+def test_no_terminal_is_too_narrow_for_words(monkeypatch, columns, width):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert terminal().width == width and terminal(stderr=True).stderr

@@ -1,5 +1,6 @@
 """The figure of an exploration: drawn for lines and maps, with every state and every merge in it."""
 
+import matplotlib
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -19,7 +20,7 @@ from s2r_torch.reports.exploration_figure import (
     positions,
     unlike_simulators,
 )
-from s2r_torch.reports.style import save_figure
+from s2r_torch.reports.style import new_figure, plain_look, png, save_figure
 from s2r_torch.rng import Seed
 
 MERGE = MergeSettings(n_merge=300, deciders=4)
@@ -85,3 +86,17 @@ def test_simulators_that_are_unlike():
     D_hat = torch.tensor([[[0.0]], [[1.0]], [[3.0]], [[2.0]]])
     assert unlike_simulators(D_hat) == [0, 2]
     assert unlike_simulators(D_hat[:1]) == [0]
+
+
+def test_a_users_matplotlibrc_changes_no_picture():
+    """LaTeX that is not installed, fonts that are not there, another resolution: pictures are as without."""
+
+    def drawn():
+        with plain_look():
+            figure = new_figure(2, 1)
+            figure.subplots().set_title("value")
+            return png(figure)
+
+    expected, theirs = drawn(), {"text.usetex": True, "font.family": ["No such font"], "savefig.format": "pdf"}
+    with matplotlib.rc_context(theirs):
+        assert drawn() == expected and matplotlib.rcParams["text.usetex"]

@@ -25,10 +25,10 @@ def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
 
-    def start(*arguments: str, job=lambda cfg, folder, console: None, name: str = "run") -> tuple[int, str]:
+    def start(*arguments: str, job=lambda cfg, folder, console: None, name: str = "run", kept=None):
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
         console = Console(file=io.StringIO(), width=200)
-        kept = lambda cfg, folder: f"{folder.name} is kept"  # noqa: E731
+        kept = kept or (lambda cfg, folder: f"{folder.name} is kept")
         try:
             configuration.script(name, job, kept=kept, about=lambda: "HELP", console=console)
             return 0, console.file.getvalue()
@@ -116,8 +116,16 @@ def test_help_says_what_there_is(run, tmp_path):
         (["net=null"], "SettingError: expected settings that can be put together; got"),
         (["+experiment=gird"], "Could not find 'experiment/gird'"),
         (["name=~/mine"], "write $HOME"),
-        (["name=größe"], "put the value into quotes"),
+        (["name=größe"], """in quotes it does not: 'name="gr"""),
+        (["name=run=1"], """expected a setting KEY=VALUE; got 'name=run=1': mismatched input '='"""),
+        (["name=run (1)"], """in quotes it does not: 'name="run (1)"'"""),
+        (["name={run}"], """in quotes it does not: 'name="{run}"'"""),
+        (["name", "=mine"], "a value without its key, or a blank beside the ="),
         (["="], "SettingError: expected settings that can be put together; got"),
+        (["seed=0,5"], "Ambiguous value for argument 'seed=0,5'; likely cause: a decimal comma"),
+        (["--seed=3"], "got --seed=3; likely cause: a dash before a setting, which has none: KEY=VALUE"),
+        (["-seed", "3"], "likely cause: a dash before a setting"),
+        (["--h"], "got ambiguous option: --h could match --help, --hydra-help; likely cause: a dash before"),
         (["name=${nothing}"], "Interpolation key 'nothing' not found"),
         (["hydra.run.dir=/dev/null/here"], "NotADirectoryError: [Errno 20] Not a directory: '/dev/null/here'"),
         (["name=../../up"], "expected name: a name of"),
@@ -163,6 +171,28 @@ def test_an_experiment_that_is_no_configuration_is_one_line(run, tmp_path, text,
 def test_every_script_says_what_it_does_not_know(run, name, arguments, line):
     code, text = run(*arguments, name=name)
     assert code == 2 and line in text and text.count("\n") == 1
+
+
+def test_options_and_settings_in_any_order(run, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "small.yaml").write_text("# @package _global_\nname: small\n")
+    done = []
+    job = lambda cfg, folder, console: done.append((cfg.name, cfg.seed))  # noqa: E731
+    assert run("+experiment=grid", "-m", "seed=0,1", job=job)[0] == 0 and [seed for _, seed in done] == [0, 1]
+    assert run("seed=2", "--config-dir", "mine", "+small@_global_=small", job=job)[0] == 2
+
+
+def test_a_setting_that_leads_nowhere_is_one_line_though_the_ending_asks_for_it(run, capfd):
+    code, text = run("checkpoint=a", "log=${nope}", name="deploy", kept=lambda cfg, folder: f"kept in {cfg.log}")
+    assert code == 2 and "Interpolation key 'nope' not found" in text
+    assert text.count("\n") == 1 and "Error executing" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["plan", pytest.param("deploy", marks=pytest.mark.slow)])
+def test_help_without_docstrings(tmp_path, name):
+    command = [sys.executable, "-OO", str(ROOT / "scripts" / f"{name}.py"), "--help"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "python -OO takes" in done.stdout + done.stderr
 
 
 def test_a_sweep_goes_on_and_lists_what_failed(run):
