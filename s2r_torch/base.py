@@ -364,7 +364,13 @@ def _runs(path: Path) -> list[str]:
 
 
 def unmasked(x: object) -> np.ndarray:
-    """`np.asarray`, but NaN where a mask hides a value: what is hidden is no reading. Raises as NumPy does."""
+    """`np.asarray` of arrays and tensors, but NaN where a mask hides a value: what is hidden is no reading.
+
+    Raises as NumPy does.
+    """
+    if isinstance(x, Tensor):
+        x = x.detach().cpu()
+        x = x.float() if x.dtype == torch.bfloat16 else x
     if np.ma.isMaskedArray(x) and np.ma.is_masked(x):
         return np.ma.filled(np.ma.asarray(x, dtype=np.float64), np.nan)
     return np.asarray(x)

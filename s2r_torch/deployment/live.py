@@ -16,6 +16,7 @@ from torch import Tensor
 
 from s2r_torch.base import UnlabelledWorld, after, check_shape
 from s2r_torch.defaults import defaults_now, torch_with
+from s2r_torch.deployment.ranges import within
 from s2r_torch.episodes import Ledger
 from s2r_torch.errors import ObservationError, S2RError, SettingError, SimulatorError
 from s2r_torch.plain import require_count
@@ -92,7 +93,7 @@ class GuardedWorld:
                 cause="the world's sensors",
             )
         check_shape("observations", x, (self._n, self.spec.obs_dim), "the world and the policy differ in sensors")
-        x = x.detach().to("cpu", copy=True)  # a world may use its buffer again
+        x = within(x.detach().to("cpu", copy=True), self.spec)  # a copy: a world may use its buffer again
         bad = (~torch.isfinite(x)).nonzero()
         if len(bad):
             i, j = bad[0].tolist()

@@ -4,6 +4,7 @@ import contextlib
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -72,6 +73,15 @@ def test_a_world_is_counted_and_checked():
 def test_what_a_world_shows_is_checked(spoil, message):
     with pytest.raises(ObservationError, match=message):
         GuardedWorld(World(reset=spoil), Ledger()).reset(7)
+
+
+def test_what_float32_rounds_over_an_end_of_the_range_is_the_end():
+    rounded = torch.tensor(-1.1, dtype=torch.float32)
+    beyond = float(rounded.nextafter(torch.tensor(-2.0)))
+    for shown, seen in ((float(rounded), -1.1), (beyond, beyond)):
+        world = World(reset=lambda x, shown=shown: torch.full_like(x, shown, dtype=torch.float64))
+        world.spec = replace(WORLD.spec, low=(-1.1,))
+        assert float(GuardedWorld(world, Ledger()).reset(2)[0, 0]) == seen
 
 
 def test_the_place_of_a_bad_reading_is_named():

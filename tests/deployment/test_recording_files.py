@@ -93,6 +93,7 @@ def test_what_spreadsheets_and_data_frames_do(tmp_path):
     for text in (
         "\ufeff" + GOOD,  # a byte order mark
         GOOD.replace("\n", "\r\n"),
+        "sep=,\n" + GOOD,
         GOOD + "\n\n,,,,\n",
         GOOD.replace(",0,1,", ",0.0,1.0,"),  # integers that became floats
         GOOD.replace("row,column", " row , column "),
@@ -177,6 +178,13 @@ BAD = {
         "# by eva\n" + GOOD,
         "names of the columns at line 1; got # by eva; .*comments before the header",
     ),
+    "a comment at the end": (GOOD + "# end\n", "5 columns at line 8; got 1; likely cause: a comment among"),
+    "joined with its header": (
+        GOOD + GOOD.replace("a,", "c,").replace("b,", "d,"),
+        "at line 8; got 'step'.*second header",
+    ),
+    "units under the header": (changed(2, ["-,-,-,m,m", "a,0,1,0.5,1.5"]), "at line 2; got '-'.*line of units under"),
+    "a word for no value": (changed(4, "a,2,N/A,2.5,3.5"), "'action' at line 4; got 'N/A'; .*a word for no value"),
     "zeros at the end": (GOOD.encode() + bytes(512), "NUL bytes from line 8 on.*power cut"),
     "zeros in the middle": (GOOD.encode()[:60] + bytes(20) + GOOD.encode()[80:], "NUL bytes from line 4 on"),
     "UTF-16 with tabs": (GOOD.replace(",", "\t").encode("utf-16"), "in UTF-16 at line 1; .*tabs"),
@@ -200,6 +208,16 @@ def test_bad_logs_are_one_clear_error(tmp_path, kind):
     with pytest.raises(RecordingError, match=message) as caught:
         read_recording(log(tmp_path, text), SPEC)
     assert "likely cause" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_end_of_the_range_in_float32_is_the_end(tmp_path):
+    """What a driver clips is in its range."""
+    spec = replace(SPEC, low=(-1.1, 0.0), high=(4.0, 3.1))
+    x = read_recording(log(tmp_path, GOOD.replace("a,1,0,1.5,2.5", f"a,1,0,{float(np.float32(-1.1))!r},3.1")), spec).x
+    assert x[0, 1].tolist() == [-1.1, 3.1]
+    beyond = float(np.nextafter(np.float32(-1.1), np.float32(-2)))
+    x = read_recording(log(tmp_path, GOOD.replace("a,1,0,1.5,2.5", f"a,1,0,{beyond!r},2.5")), spec).x
+    assert float(x[0, 1, 0]) == beyond
 
 
 def test_short_episodes_where_they_are_wanted(tmp_path):
@@ -417,7 +435,10 @@ def test_other_files(tmp_path):
     with pytest.raises(RecordingError, match="no file"):
         read_recording(tmp_path / "log.csv", SPEC)
     with pytest.raises(SettingError, match="ends in .csv, .npz, .parquet"):
-        read_recording(tmp_path / "log.xlsx", SPEC)
+        read_recording(tmp_path / "log.doc", SPEC)
+    for name, cause in (("a.csv.gz", "unpack it"), ("a.xlsx", "export it as CSV"), ("a.csv ", "a blank behind")):
+        with pytest.raises(SettingError, match=cause):
+            read_recording(tmp_path / name, SPEC)
 
 
 @pytest.mark.skipif(PARQUET, reason="pyarrow is there")

@@ -177,6 +177,15 @@ def test_observations_that_are_no_readings(observation):
         deploy(META, as_world(robot, META.problem.spec))
 
 
+def test_observations_in_tensors_are_readings():
+    """Of a simulator in torch: with a gradient, in half precision."""
+    for change in (lambda x: torch.tensor(x, requires_grad=True), lambda x: torch.tensor(x).bfloat16()):
+        robot = Odd(step=lambda answer, change=change: (change(answer[0]), *answer[1:]))
+        world = as_world(robot, META.problem.spec)
+        world.reset(1)
+        assert world.step(torch.tensor([1])).dtype == torch.float64
+
+
 def test_an_episode_may_end_early_only_where_actions_do_not_matter():
     graph = META.problem.graph
     goes_on = bool((graph.next_state[0] != graph.next_state[0][0]).any())

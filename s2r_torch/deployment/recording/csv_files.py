@@ -15,6 +15,7 @@ from s2r_torch.errors import RecordingError
 from s2r_torch.text import printable
 
 COMMENTS = ("#", "%", "//")
+SEPARATOR = ["sep=", ""]  # the line `sep=,`, by which spreadsheets are told
 WIDE = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32"}
 WIDE |= {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
@@ -31,6 +32,8 @@ def read(path: Path) -> Columns:
         raise RecordingError(
             expected=f"rows in {printable(path)}", got="blank lines only", cause="a logger that never wrote"
         )
+    if rows[0] == SEPARATOR and len(rows) > 1:
+        rows, lines = rows[1:], lines[1:]
     header = [name.strip() for name in rows[0]]
     _check_header(header, lines[0], encoding)
     if text[-1] not in "\r\n":
@@ -126,7 +129,9 @@ def _check_width(row: list[str], header: list[str], line: int, last: bool) -> No
     named = max((i + 1 for i, name in enumerate(header) if name), default=0)
     if named < len(header) and len(row) >= named and not any(map(str.strip, row[named:])):
         return
-    if len(row) < len(header):
+    if row[0].lstrip().startswith(COMMENTS):
+        cause = "a comment among the rows; remove it"
+    elif len(row) < len(header):
         cause = "the file was cut short, or is still being written" if last else "a lost comma, or a row that was cut"
     elif not any(map(str.strip, row[len(header) :])):
         cause = "a stray comma at the end of the line"

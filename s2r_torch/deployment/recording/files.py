@@ -23,6 +23,7 @@ import torch
 
 from s2r_torch.base import ProblemSpec
 from s2r_torch.coverage import Walks
+from s2r_torch.deployment.ranges import within
 from s2r_torch.deployment.recording.causes import off_range
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.deployment.recording.tables import Table, read_table, write_table
@@ -178,9 +179,8 @@ def sensor_columns(table: Table, spec: ProblemSpec) -> list[str]:
 
 def _readings(table: Table, names: list[str], spec: ProblemSpec) -> np.ndarray:
     """Readings [rows, d], NaN where there are none."""
-    if names == [ARRAYS]:
-        return table.arrays(ARRAYS, spec.obs_dim)
-    return np.stack([table.numbers(name) for name in names], 1)
+    x = table.arrays(ARRAYS, spec.obs_dim) if names == [ARRAYS] else np.stack([table.numbers(n) for n in names], 1)
+    return within(torch.from_numpy(x), spec).numpy()
 
 
 def _write(path: Path | str, columns: dict[str, np.ndarray], spec: ProblemSpec) -> None:

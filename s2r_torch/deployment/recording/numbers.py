@@ -21,6 +21,9 @@ import numpy as np
 NUMBER = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|inf(?:inity)?)", re.ASCII | re.IGNORECASE)
 
 
+NO_VALUE = {"na", "n/a", "#n/a", "<na>", "nat", "none", "null", "nil", "missing", "-", "--", "?"}
+
+
 def number(value: object) -> float | None:
     """A cell as a number: NaN where it is empty, None where it is no number."""
     if isinstance(value, str):
@@ -60,6 +63,8 @@ def why_no_number(value: object) -> str:
             "a typographic sign or space in place of a plain one" if not odd.isdigit() else "digits of another script"
         )
         return f"{kind}: U+{ord(odd):04X}, {name.lower()}"
+    if value.lower() in NO_VALUE:
+        return "a word for no value; leave the cell empty"
     if "," in value or "'" in value or " " in value:
         return "a separator of thousands, or a decimal comma; write neither" if _grouped(value) else _comma(value)
     if "_" in value:

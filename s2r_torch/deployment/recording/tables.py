@@ -39,6 +39,12 @@ FOREIGN = {
 }
 
 
+OTHER_ENDINGS = dict.fromkeys((".gz", ".zip", ".bz2", ".xz", ".zst", ".7z"), "a packed file; unpack it")
+OTHER_ENDINGS |= dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet; export it as CSV")
+OTHER_ENDINGS |= dict.fromkeys((".h5", ".hdf5", ".bag", ".mcap", ".mat", ".pkl"), "export it as CSV, NPZ or Parquet")
+OTHER_ENDINGS |= dict.fromkeys(FORMATS, "a blank behind the name")
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """Columns of equal length.
@@ -102,7 +108,7 @@ class Table:
             raise RecordingError(
                 expected=f"a number in column {name!r} at {self.at(row)}",
                 got=printable(repr(value), 60),
-                cause=why_no_number(value),
+                cause=_why(value, name, row),
             )
         return found
 
@@ -191,10 +197,20 @@ def _format(path: Path | str):
     ending = Path(path).suffix.lower()
     if ending not in FORMATS:
         raise SettingError(
-            expected=f"a file that ends in {', '.join(FORMATS)}", got=printable(path), cause="another kind of file"
+            expected=f"a file that ends in {', '.join(FORMATS)}",
+            got=printable(path),
+            cause=OTHER_ENDINGS.get(ending.rstrip(), "another kind of file"),
         )
     FORMATS[ending].require()
     return FORMATS[ending]
+
+
+def _why(value: object, name: str, row: int) -> str:
+    """What a cell that is no number most likely is, where it stands."""
+    if isinstance(value, str) and value == name:
+        return "a second header, of a file that was appended to another; remove that line"
+    known = why_no_number(value)
+    return f"{known}; or a line of units under the header" if row == 0 and isinstance(value, str) else known
 
 
 def _label(value: object) -> str:
