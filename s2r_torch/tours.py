@@ -13,6 +13,8 @@ Two calls with seeds of different names share nothing.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -101,8 +103,12 @@ def reading_tour(graph: StateGraph, wanted: list[int]) -> list[tuple[Path, int, 
     return tour
 
 
-def decision_tour(graph: StateGraph) -> list[tuple[Path, list[tuple[int, int]]]]:
-    """Sequences of actions that walk every action of every state, each with the (step, state) that it is for."""
+@lru_cache(maxsize=2)
+def decision_tour(graph: StateGraph) -> tuple[tuple[Path, list[tuple[int, int]]], ...]:
+    """Sequences of actions that walk every action of every state, each with the (step, state) that it is for.
+
+    Kept for parts of the simulators that make the same tour one after another: of 1089 states half a second each.
+    """
     ended = _with_an_end(graph)
     missing, tour = set(edges_of(ended)), []
     for actions in edge_cover(ended, missing):
@@ -111,7 +117,7 @@ def decision_tour(graph: StateGraph) -> list[tuple[Path, list[tuple[int, int]]]]
         missing -= {(s, actions[step]) for step, s in takers}
         if takers:
             tour.append((actions[: takers[-1][0] + 1], takers))
-    return tour
+    return tuple(tour)
 
 
 def _with_an_end(graph: StateGraph) -> StateGraph:
