@@ -25,6 +25,7 @@ from s2r_torch.rng import Seed
 
 CHECKS = 20  # times a fit that held-out risks are looked at
 CLOSE = 2e-3  # root mean squared error, in units of an episode's total reward, that needs no further step
+MOST = 1 / 3  # share of a batch at the most readings, at which policies are deployed by default
 SEEN = 16  # columns of a row that a check looks at
 FEW = 32  # rows evaluated at once
 
@@ -49,6 +50,12 @@ class Draw:
     def count(self) -> int:
         """B."""
         return self.weight.shape[1]
+
+    def some_levels(self, count: int, generator: torch.Generator) -> Tensor:
+        """Random levels [count]: the first, of the most readings, with probability `MOST`, the others alike."""
+        fewer = torch.randint(1, max(2, self.levels), (count,), generator=generator)
+        most = torch.rand(count, generator=generator) < (MOST if self.levels > 1 else 1.0)
+        return torch.where(most, 0, fewer)
 
     def held_out(self, levels: int) -> Tensor:
         """The rows of the first levels that no batch uses; all of them where no simulator is held out."""
@@ -183,10 +190,10 @@ class LayerFit(LightningModule):
     # -- samples -----------------------------------------------------------------------------------------------------
 
     def _batch(self, number: int) -> tuple[Tensor, Tensor]:
-        """Random simulators, one level of each, and random columns of it; a function of the step alone."""
+        """Random simulators, a level of each, and random columns of it; a function of the step alone."""
         generator, draw = self.seed.child("batch", number).generator(), self.draw
         b = torch.randperm(draw.batched, generator=generator)[: self.settings.batch_simulators]
-        rows = b + draw.count * torch.randint(draw.levels, b.shape, generator=generator)
+        rows = b + draw.count * draw.some_levels(len(b), generator)
         columns = self.targets.pick(rows, self.settings.batch_samples, generator)
         device = self.view.summary.device
         return rows.to(device), columns.to(device)
