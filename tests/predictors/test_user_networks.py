@@ -21,6 +21,8 @@ from rich.console import Console
 from support import attacks
 from support.attacks import attack, bumps, densities, make_net, problem, readings
 from torch import nn
+from torch.nn.utils import prune
+from torch.utils.checkpoint import checkpoint
 
 from s2r_torch.coverage import path_cover
 from s2r_torch.density.estimator import DensityEstimator
@@ -277,7 +279,48 @@ class Wide(nn.Module):
         return self.linear(x).double()
 
 
+class Random(nn.Module):
+    """Random features of its own, which nothing trains."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.register_buffer("features", torch.randn(inputs, 8), persistent=False)
+        self.linear = nn.Linear(8, outputs)
+
+    def forward(self, x):
+        return self.linear(torch.relu(x @ self.features))
+
+
+class Again(nn.Module):
+    """Runs its first layer again for gradients, from the parameters that it holds by then."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.first, self.last = nn.Linear(inputs, 8), nn.Linear(8, outputs)
+
+    def forward(self, x):
+        return self.last(checkpoint(lambda rows: torch.relu(self.first(rows)), x, use_reentrant=False))
+
+
+def pruned(inputs, outputs):
+    module = nn.Sequential(nn.Linear(inputs, 8), nn.ReLU(), nn.Linear(8, outputs))
+    prune.l1_unstructured(module[0], "weight", amount=0.5)
+    return module
+
+
+def hooked(where):
+    def module(inputs, outputs):
+        made = nn.Sequential(nn.Linear(inputs, 8), nn.Linear(8, outputs))
+        where(made)
+        return made
+
+    return module
+
+
 TAKEN = {
+    "random": Random,
+    "orthogonal": lambda i, o: nn.Sequential(nn.utils.parametrizations.orthogonal(nn.Linear(i, 8)), nn.Linear(8, o)),
+    "pruned": pruned,
     "dropout": lambda i, o: nn.Sequential(nn.Linear(i, 16), nn.Dropout(0.5), nn.Linear(16, o)),
     "item": Branching,
     "constant": Scaled,
@@ -293,7 +336,7 @@ TAKEN = {
 }
 
 
-QUICK = ("dropout", "item", "norm", "watched")
+QUICK = ("random", "pruned", "dropout", "item", "norm", "watched")
 
 
 @pytest.mark.parametrize("kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.slow) for k in TAKEN])
@@ -391,6 +434,18 @@ def broken(inputs, outputs):
 
 
 REFUSED = {
+    "hook of a parameter": (
+        hooked(lambda made: made[0].weight.register_hook(lambda g: 0 * g)),
+        "gradients without hooks from Mine.module; got hooks on 0.weight; .*freezes a parameter",
+    ),
+    "hook of a module": (
+        hooked(lambda made: made[1].register_full_backward_hook(lambda m, g, _: g)),
+        "gradients without hooks .* on 1",
+    ),
+    "checkpoint": (
+        Again,
+        "gradients of Mine.module with numbers that are handed to it; .*checkpoint",
+    ),
     "detached": (lambda i, o: Inner(i, o, lambda q, _: q.detach()), "values that depend on parameters"),
     "frozen": (lambda i, o: nn.Linear(i, o).requires_grad_(False), "parameters .*; got none that requires a gradient"),
     "in place": (lambda i, o: Inner(i, o, lambda q, _: q.sigmoid_().mul_(0.5)), "gradients of Mine.module; got Runt"),

@@ -33,6 +33,7 @@ ROWS = 3  # of the example that a module is examined with, the last at the middl
 BLOCK = 1024  # rows that a module is given at once, fewer padded to a power of two: the numbers it was examined with
 SIZES = tuple(2**k for k in range(11))
 FORWARD = "the module's forward"
+RECOMPUTED = "a forward that keeps its own numbers, or runs again for gradients, as torch.utils.checkpoint does"
 Weights = dict[str, Tensor]
 
 
@@ -98,7 +99,7 @@ class FreeStep(Step):
         examined.require_repeatable(again)
         expected = torch.stack([examined.outputs(module, rows) for module in modules])
         examined.require_rows(rows, expected[0])
-        weights, constants = examined.state(rows)
+        weights, constants = examined.state(rows, spare)
         self._ties = _ties(modules[0])
         self.weights = nn.ParameterDict({_key(k): nn.Parameter(w, trained) for k, (w, trained) in weights.items()})
         for k, value in constants.items():
@@ -107,6 +108,7 @@ class FreeStep(Step):
         self._constants = {f"constant/{_key(k)}": k for k in constants}
         self._module = [modules[0].to("meta")]  # in a list: not a submodule, its own weights are not used
         self._by_vmap = self._vmap_gives(rows, expected)
+        self._require_trained(examined, rows)
         first = {self._names[k]: w[0] for k, w in self.weights.items()}
         with torch.no_grad():
             alike = self._by_vmap or _close(self._run(dict(self.weights.items()), rows), expected)
@@ -159,6 +161,15 @@ class FreeStep(Step):
                 return _close(self._run(dict(self.weights.items()), rows), expected)
         except Exception:  # what a user's code makes of being vectorised is not known
             return False
+
+    def _require_trained(self, examined: _Examined, rows: Tensor) -> None:
+        """Refuses a module whose gradients are lost once its numbers are handed to it, as those of all members are."""
+        weights = dict(self.weights.items())
+        trained = [w for w in weights.values() if w.requires_grad]
+        with faults_of(f"gradients of {self.name} with numbers that are handed to it", RECOMPUTED):
+            found = torch.autograd.grad(self._run(weights, rows).sum(), trained, allow_unused=True)
+        if all(gradient is None for gradient in found):
+            examined.refuse("gradients with numbers that are handed to it", "none", RECOMPUTED)
 
 
 class _Examined:
@@ -248,15 +259,21 @@ class _Examined:
             expected, got = "attributes that stay as they are", f"others after a call: {', '.join(found[:4])}"
             self.refuse(expected, got, "a counter or a memory in its forward: members would depend on earlier calls")
 
-    def state(self, rows: Tensor) -> tuple[dict[str, tuple[Tensor, bool]], Weights]:
-        """Parameters, stacked, with whether they are trained; and buffers, which are constants."""
-        first, others = self.modules[0], self.modules[1:]
+    def state(self, rows: Tensor, spare: nn.Module) -> tuple[dict[str, tuple[Tensor, bool]], Weights]:
+        """What members have of their own, stacked, with whether it is trained; and buffers that all share."""
+        self._called(spare.eval(), rows)  # what is made by a first call
+        first, others = self.modules[0], [*self.modules[1:], spare]
         trained = {name: p for name, p in first.named_parameters() if p.requires_grad}
         if not trained:
             self.refuse("parameters", "none that requires a gradient", "nothing to train")
         odd = [name for name, p in first.named_parameters() if not p.is_floating_point()]
         if odd:
             self.refuse("parameters of real numbers", f"others in {', '.join(odd[:4])}", "make constants buffers")
+        hooked = [name for name, p in first.named_parameters() if p._backward_hooks or p._post_accumulate_grad_hooks]
+        hooked += [name or "it" for name, m in first.named_modules() if m._backward_hooks or m._backward_pre_hooks]
+        if hooked:
+            cause = "members are stacked, which leaves such hooks behind; requires_grad_(False) freezes a parameter"
+            self.refuse("gradients without hooks", f"hooks on {', '.join(hooked[:4])}", cause)
         constants = {name: buffer.detach().clone() for name, buffer in first.named_buffers()}
         written = {name: (id(buffer), buffer._version) for name, buffer in first.named_buffers()}
         held, around = attributes(first), outside(first)
@@ -271,18 +288,19 @@ class _Examined:
             )
         self._require_kept(first, held)
         self._require_alone(first, around)
+        own: set[str] = set()
         for other in others:
             if {k: v.shape for k, v in other.named_parameters()} != {k: v.shape for k, v in first.named_parameters()}:
                 self.refuse(
                     "members alike but for their numbers", "parameters of other shapes", "a random architecture"
                 )
-            if any(not torch.equal(buffer, constants[name]) for name, buffer in other.named_buffers()):
-                self.refuse("buffers that all members share", "others", "numbers of its own: make them parameters")
-        stacked = {
-            name: (torch.stack([dict(m.named_parameters())[name].detach() for m in self.modules]), p.requires_grad)
-            for name, p in first.named_parameters()
-        }
-        return stacked, constants
+            own |= {name for name, buffer in other.named_buffers() if not torch.equal(buffer, constants[name])}
+        if any(not constants[name].is_floating_point() for name in own):
+            self.refuse("buffers that all members share", "others", "numbers of its own: make them parameters")
+        kept = [dict((*m.named_parameters(), *m.named_buffers())) for m in self.modules]
+        wanted = {name: p.requires_grad for name, p in first.named_parameters()} | dict.fromkeys(sorted(own), False)
+        stacked = {name: (torch.stack([k[name].detach() for k in kept]), trains) for name, trains in wanted.items()}
+        return stacked, {name: value for name, value in constants.items() if name not in own}
 
     def _require_gradients(self, q: Tensor, trained: Mapping[str, Tensor]) -> None:
         """Refuses values that no step of training could change, or would only spoil."""
