@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from s2r_torch.errors import SettingError
+from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.families.contract import names_of
 from s2r_torch.families.noise import bump_draws, product_nodes, require_smoothness
 from s2r_torch.plain import as_python, real_numbers, require_count
@@ -63,6 +63,19 @@ def require_sensor(sensor: object) -> None:
             got=f"{printable(type(sensor).__name__)} without {', '.join(missing) or 'an object'}",
             cause="no sensor, its class in place of one, or a function in place of an object",
         )
+
+
+def readings_of(sensor: Sensor, theta: Tensor, latent: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+    """What a sensor reads; raises ObservationError unless it is a tensor `[B, n, d]`."""
+    x = sensor.read(theta, latent, generators)
+    if not isinstance(x, Tensor) or x.ndim != 3 or x.shape[:2] != latent.shape[:2]:
+        shape = f" of shape {list(x.shape)}" if hasattr(x, "shape") else ""
+        raise ObservationError(
+            expected=f"a tensor [B, n, d] from read of the sensor, here {[*latent.shape[:2]]} and d",
+            got=f"{type(x).__name__}{shape}",
+            cause="an array (torch.as_tensor), or one number per reading without its own axis (x[..., None])",
+        )
+    return x
 
 
 @dataclass(frozen=True)

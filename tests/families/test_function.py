@@ -6,7 +6,14 @@ import torch
 from support.lanes import random_family
 
 from s2r_torch.episodes import Guard, Ledger, rollout
-from s2r_torch.errors import ObservationError, RewardError, S2RError, SettingError, SimulatorError
+from s2r_torch.errors import (
+    GraphMismatchError,
+    ObservationError,
+    RewardError,
+    S2RError,
+    SettingError,
+    SimulatorError,
+)
 from s2r_torch.families import exact
 from s2r_torch.families.check import check_family
 from s2r_torch.families.function import BatchedFamily, FunctionFamily
@@ -402,3 +409,25 @@ def test_a_box_of_few_states_holds_heavy_tails():
     theta = family.prior(64, Seed.root(1).generator())
     x = family.simulators(theta, range(64)).reset(4000, Seed.root(2).generators(range(64)))
     assert float((x > family.spec.high[0]).double().mean((1, 2)).max()) < 0.001
+
+
+@pytest.mark.parametrize(
+    ("change", "got"), [(lambda x: x.numpy(), r"ndarray of shape \[."), (lambda x: x[..., 0], r"Tensor of shape \[.")]
+)
+@pytest.mark.parametrize("box", [{}, {"low": None, "high": None}])
+def test_readings_of_another_kind_are_named(change, got, box):
+    sensor = Reading(lambda sensor, *given: change(sensor.read(*given)), **box)
+    with pytest.raises(ObservationError, match=f"a tensor .B, n, d. from read of the sensor, .* got {got}"):
+        run(railed(sensor=sensor))
+
+
+def test_states_that_differ_by_rounding_alone_are_named():
+    """0.1 + 0.2 - 0.1 is not 0.2: fractions that are summed in another order made states of their own."""
+
+    def walk(size):
+        return lambda theta, place, action: (place + (size if action else -size), theta.w if action else 1 - theta.w)
+
+    sums, theta = railed(step=walk(0.125), horizon=5, sensor=Reading.inner), torch.tensor([[0.0, 0.5]])
+    assert len(sums.truth(theta).graph.paths) == 15
+    with pytest.raises(GraphMismatchError, match=r"rounding does; got .*likely cause: fractions summed in another"):
+        railed(step=walk(0.1), horizon=5, sensor=Reading.inner).truth(theta)

@@ -331,3 +331,11 @@ def test_latent_numbers_on_which_rewards_do_not_only_depend():
     family = make(Paid, bernoulli_rewards=False, reward_scale=1.0)
     with pytest.raises(S2RError, match="leaves out a part of the state"):
         family.truth(family.prior(1, torch.Generator()))
+
+
+def test_simulators_without_a_window():
+    """A window draws every step at the speed of a film: a check of an environment that has one took hours."""
+    shown = with_("Shown", render_mode="human")
+    with pytest.raises(SettingError, match="without a window; got render_mode='human' of Shown"):
+        simulators(make(shown))
+    simulators(make(with_("Drawn", render_mode="rgb_array")))

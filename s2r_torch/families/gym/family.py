@@ -146,7 +146,14 @@ class GymDynamics:
 
     def _made(self, theta: Tensor) -> gymnasium.Env:
         with users("make(theta)"):
-            return self.make(theta)
+            env = self.make(theta)
+        if getattr(env, "render_mode", None) == "human":
+            raise SettingError(
+                expected="simulators without a window",
+                got=f"render_mode='human' of {type(env.unwrapped).__name__}",
+                cause="every step is drawn at the speed of a film, hours for a check: leave render_mode out",
+            )
+        return env
 
 
 class GymEpisode:

@@ -36,7 +36,7 @@ from s2r_torch.families.replay.proposals import (
 )
 from s2r_torch.families.replay.simulators import Moves, ReplaySimulators, RewardModel, SteppedWorld, own_reward
 from s2r_torch.families.replay.tree import Episode, ReplayTree, merged_graph
-from s2r_torch.families.sensors import Sensor, require_sensor
+from s2r_torch.families.sensors import Sensor, readings_of, require_sensor
 from s2r_torch.given import taking
 from s2r_torch.held import untouched
 from s2r_torch.plain import real_numbers, require_count
@@ -221,7 +221,7 @@ class ReplayFamily:
     def read(self, theta: Tensor, latent: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """What the sensor reads, x [B, n, d], at latent [B, n, l] under theta [B, k]."""
         with untouched(f"a sensor of {self.name}", theta):
-            return self.sensor.read(theta, latent, generators)
+            return readings_of(self.sensor, theta, latent, generators)
 
     def pay(self, mean: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """What is paid [B, n] where these are the mean rewards; row b consumes generator b, if it is random."""

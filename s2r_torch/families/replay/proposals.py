@@ -8,7 +8,7 @@ from torch import Tensor
 from s2r_torch.base import StateGraph
 from s2r_torch.errors import SettingError
 from s2r_torch.families.replay.tree import MOST_PLACES, ReplayTree
-from s2r_torch.families.sensors import Sensor
+from s2r_torch.families.sensors import Sensor, readings_of
 
 LONGEST = 64  # steps until every episode must have ended, for a horizon to be proposed
 MOST_STEPS = 5000  # taken in an environment, for that
@@ -45,7 +45,7 @@ def propose_box(
     sensor: Sensor, theta: Tensor, latent: Tensor, generators: list[torch.Generator]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """A box around the readings at latent numbers [n, l] under theta [B, k], with a margin."""
-    x = sensor.read(theta, latent.expand(len(theta), *latent.shape), generators).flatten(0, 1)
+    x = readings_of(sensor, theta, latent.expand(len(theta), *latent.shape), generators).flatten(0, 1)
     low, high = x.amin(0), x.amax(0)
     margin = MARGIN * (high - low).clamp(min=1e-6)
     return tuple((low - margin).tolist()), tuple((high + margin).tolist())

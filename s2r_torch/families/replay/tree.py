@@ -18,6 +18,7 @@ from s2r_torch.families.layered import depth_first
 from s2r_torch.families.replay.sameness import same
 
 PROBES = 32  # random paths that a merged graph is checked on
+ROUNDING = 1e-9  # of the largest of its kind: two places that differ by less are one
 MOST_PLACES = 2048  # different places that are looked at before a graph is given up
 
 
@@ -229,8 +230,27 @@ def merged_graph(tree: ReplayTree, horizon: int, root: int = 0) -> tuple[StateGr
 
     graph, places = depth_first(_Place(tree, root), moves, horizon)
     nodes = torch.tensor([place.node for place in places])
+    _require_apart(tree, graph, nodes)
     _require_states(tree, graph, nodes, root)
     return graph, nodes
+
+
+def _require_apart(tree: ReplayTree, graph: StateGraph, of_state: Tensor) -> None:
+    """Raises GraphMismatchError where states of a layer differ by less than sums of the same numbers may."""
+    latent, ended = tree.latent(of_state), tree.ended(of_state)
+    for step in range(graph.horizon):
+        layer = (graph.layer == step).nonzero().flatten()
+        gap = (latent[layer, None] - latent[None, layer]).abs()  # [k, k, l]
+        size = latent[layer].abs().amax(0)
+        near = (gap <= ROUNDING * size).all(-1) & (gap > 0).any(-1) & (ended[layer, None] == ended[None, layer])
+        if bool(near.any()):
+            one, other = layer[near.nonzero()[0]].tolist()
+            raise GraphMismatchError(
+                expected="states that are the same or differ by more than rounding does",
+                got=f"{latent[one].tolist()} after actions {graph.paths[one]}, {latent[other].tolist()} after "
+                f"{graph.paths[other]}",
+                cause="fractions summed in another order; count whole steps, or round(...) what step returns",
+            )
 
 
 def _require_states(tree: ReplayTree, graph: StateGraph, of_state: Tensor, root: int) -> None:
