@@ -45,6 +45,12 @@ class Registry(Mapping[str, Any]):
                 got=printable(repr(name), 80),
                 cause="a decorator without its name in brackets",
             )
+        if not name.isidentifier():
+            raise SettingError(
+                expected=f"a name of letters, digits and underscores for a {self.kind}, a letter first",
+                got=printable(repr(name), 80),
+                cause="names stand in command lines, keys and files",
+            )
 
         def add(cls: Any) -> Any:
             if not callable(cls) or not hasattr(cls, "__qualname__"):

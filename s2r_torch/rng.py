@@ -73,6 +73,16 @@ class Seed:
 
     names: tuple[Name, ...]
 
+    def __post_init__(self):
+        if not isinstance(self.names, tuple):
+            got, cause = (
+                printable(f"Seed({self.names!r})", 80),
+                "the class itself: Seed.root(0) begins the streams of 0",
+            )
+            raise SettingError(expected="a seed from Seed.root, or one of its children", got=got, cause=cause)
+        if not all(type(name) in (int, str, tuple) for name in self.names):
+            object.__setattr__(self, "names", tuple(map(_name, self.names)))
+
     @staticmethod
     def root(seed: int) -> Seed:
         """The root of a run's streams; `seed` is any integer, 0 included."""

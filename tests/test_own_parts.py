@@ -155,6 +155,11 @@ CALLS = {
     "a whole episode": (lambda: GRAPH.end((0,) * 5), "at most 4 actions; got"),
     "a longer one": (lambda: GRAPH.end((0,) * 9), "at most 4 actions in 0 .. 1"),
     "a seed in words": (lambda: Seed.root("a"), "a whole number as the seed; got 'a'"),
+    "a seed by its class": (
+        lambda: Seed(0),
+        r"Seed.root, or one of its children; got Seed\(0\); .*Seed.root\(0\)",
+    ),
+    "a list of names": (lambda: Seed([0]), r"Seed.root, or one of its children; got Seed\(\[0\]\)"),
     "a seed in halves": (lambda: Seed.root(7.9), "a whole number as the seed; got 7.9"),
     "a stream in halves": (lambda: Seed.root(0).child(0.5), "names of streams: text and whole numbers; got 0.5"),
     "no simulators": (lambda: Guard([1, 2], Ledger(), "test"), "simulators: simulators; got list"),
@@ -390,3 +395,7 @@ def test_episodes_of_another_problem_have_no_states_here():
         recording.states(graph())
     with pytest.raises(RecordingError, match="recordings to join; got none"):
         Recording.joined([])
+
+
+def test_streams_of_one_name_are_one_whatever_kind_of_number_it_is():
+    assert Seed((np.int64(3), "a")).integer() == Seed.root(3).child("a").integer()

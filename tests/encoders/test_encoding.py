@@ -158,11 +158,11 @@ NO_FUNCTIONS = {
 @pytest.mark.parametrize("kind", NO_FUNCTIONS)
 def test_an_encoder_that_is_no_function_of_one_reading_is_refused(kind, monkeypatch):
     monkeypatch.setenv("S2R_GAIN", "2")
-    forward, words = NO_FUNCTIONS[kind]
-    if kind not in ENCODERS:
-        wrong(kind, forward)
+    (forward, words), name = NO_FUNCTIONS[kind], kind.replace(" ", "_")
+    if name not in ENCODERS:
+        wrong(name, forward)
     with pytest.raises(SettingError, match=words):
-        made(kind, {}, RAW)
+        made(name, {}, RAW)
 
 
 def test_an_encoder_that_learns_once_it_is_fitted_is_refused_by_its_numbers():

@@ -139,6 +139,8 @@ def test_wrong_plugins_are_named():
 
 
 def free(name="mine", module=lambda i, o: nn.Sequential(nn.Linear(i, 8), nn.GELU(), nn.Linear(8, o))):
+    name = name.replace(" ", "_")
+
     @register(name)
     class Mine(FreeNet):
         def module(self, inputs, outputs):
@@ -839,3 +841,9 @@ def test_options_are_values_that_a_file_can_hold():
     register("odd")(type("Odd", (Net,), {"summary": peaks, "options": {"f": torch.zeros(2)}, "__module__": __name__}))
     with pytest.raises(SettingError, match="options of net odd with defaults that are JSON values"):
         make_net("odd", problem("line"))
+
+
+@pytest.mark.parametrize("name", ["my-net", "a.b", "2nd", "two words"])
+def test_a_name_that_no_command_line_can_say_is_refused(name):
+    with pytest.raises(SettingError, match="letters, digits and underscores for a network"):
+        register(name)
