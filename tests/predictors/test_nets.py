@@ -444,6 +444,26 @@ def test_lookup_sees_places_where_few_readings_tell_by_these_what_pays():
     assert lookup.suited(where, TrainingData(many, paying(where, w)), own) == own  # never few
 
 
+SIZES = {"lookup": "places", "cones": "anchors", "conv": "channels", "sets": "set_width", "charfun": "frequencies"}
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("size", [-1, 2**14 + 1])
+def test_a_size_that_is_none_is_refused_by_name(name, size):
+    """As a setting, and in a policy file, where it is read before anything is built."""
+    where, key = problem("plane"), SIZES[name]
+    with pytest.raises(SettingError, match=rf"net\.{name}\.{key} (>=|<=)"):
+        make_net(name, where, **{key: size})
+    net = make_net(name, where)
+    recipe = net.recipe()
+    recipe["settings"][key] = size
+    with pytest.raises((SettingError, CheckpointError), match=key):
+        type(net).from_recipe(recipe, net.tensors(), where)
+    if name != "lookup":
+        with pytest.raises(SettingError, match=rf"net\.{name}\.{key} >= 1"):
+            make_net(name, where, **{key: 0})
+
+
 def test_places_are_those_of_training_simulators_and_travel_with_the_net():
     where = problem("plane")
     net, D = make_net("lookup", where, places=40), bumps(where, 16, seeded(3))

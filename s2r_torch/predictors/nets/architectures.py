@@ -80,7 +80,7 @@ class LookupNet(StatisticsNet):
 
     def setup(self) -> None:
         super().setup()
-        size = self.options.get("places", 0), self.problem.graph.num_states, self.problem.grid.obs_dim
+        size = self.size_of("places", least=0), self.problem.graph.num_states, self.problem.grid.obs_dim
         self.register_buffer("places", torch.zeros(size, dtype=torch.float32))
 
     @takes_patches
@@ -154,7 +154,7 @@ class SetsNet(StatisticsNet):
         self.drift.copy_(self.drift.view(xi, -1).mean(0).repeat(xi))
 
     def make_embedding(self, generator: torch.Generator | None) -> Embedding:
-        layer, width = self.problem.graph.layer, self.options["set_width"]
+        layer, width = self.problem.graph.layer, self.size_of("set_width")
         statistics = self.summary_size // len(layer)
         return SetEmbedding(self.size, layer, statistics, width, self.declared_bound, generator)
 
@@ -202,7 +202,7 @@ class ConvNet(MapsNet):
 
     def make_embedding(self, generator: torch.Generator | None) -> Embedding:
         shape = (self.problem.graph.horizon, *self.problem.grid.shape)
-        return ConvEmbedding(self.size, shape, self.options["channels"], generator)
+        return ConvEmbedding(self.size, shape, self.size_of("channels"), generator)
 
 
 @register("charfun")
@@ -225,7 +225,7 @@ class CharFunNet(Net):
 
     def setup(self) -> None:
         """omega along each axis and the diagonal in turn, from WAVES[0] to WAVES[1] over half the box."""
-        grid, count = self.problem.grid, self.options["frequencies"]
+        grid, count = self.problem.grid, self.size_of("frequencies")
         low, high = grid.nodes.amin(0), grid.nodes.amax(0)
         places = (2 * grid.nodes - low - high) / (high - low)  # [G, d] in [-1, 1]
         ways = torch.cat([torch.eye(grid.obs_dim), torch.ones(1, grid.obs_dim)]).double()
@@ -256,7 +256,7 @@ class ConesNet(StatisticsNet):
     def setup(self) -> None:
         super().setup()
         size = self.problem.graph.horizon * (len(self.ranks) + len(self.functionals))
-        self.register_buffer("anchors", torch.zeros(self.options["anchors"], size, dtype=torch.float32))
+        self.register_buffer("anchors", torch.zeros(self.size_of("anchors"), size, dtype=torch.float32))
 
     def summary(self, D: Tensor) -> Tensor:
         return sup_distances(self._statistics(D), self.anchors)

@@ -38,7 +38,7 @@ from s2r_torch.predictors.nets.learned_embeddings import Embedding
 from s2r_torch.predictors.nets.lipschitz import module_list
 from s2r_torch.predictors.nets.lipschitz_estimate import LipschitzEstimate, bound_for
 from s2r_torch.predictors.nets.recipe import empty_net, require_like
-from s2r_torch.predictors.nets.settings import net_settings, require_constructor, with_defaults
+from s2r_torch.predictors.nets.settings import LARGEST, net_settings, require_constructor, with_defaults
 from s2r_torch.predictors.nets.steps import Constants, Sizes, Step
 from s2r_torch.predictors.nets.summaries import is_ours, require_summary
 from s2r_torch.problem import Problem
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 AUTO = "auto"
 TILE = 2**19  # hidden values of one layer evaluated at once: 2 MiB, which stay in the cache
 COLUMNS = 256  # samples in a tile, of one simulator where it has as many
+TOO_LARGE = "more than a policy file may hold"
 SUMMARISED = 2**24  # numbers of densities at once: 64 MiB, of which summaries make copies
 
 
@@ -113,6 +114,12 @@ class Net(nn.Module):
     def __init_subclass__(cls, **more):
         super().__init_subclass__(**more)
         require_constructor(cls)
+
+    def size_of(self, option: str, least: int = 1) -> int:
+        """An option that is a size; SettingError where it is none, or more than a policy file may hold."""
+        return require_count(
+            f"net.{self.name}.{option}", self.options.get(option, least), LARGEST, TOO_LARGE, least=least
+        )
 
     # -- what an architecture gives ---------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from s2r_torch.files.json_schema import (
     check,
     like,
 )
+from s2r_torch.predictors.nets.settings import LARGEST
 from s2r_torch.predictors.registry import net_class
 from s2r_torch.problem import Problem
 from s2r_torch.text import printable
@@ -28,7 +29,6 @@ from s2r_torch.text import printable
 if TYPE_CHECKING:
     from s2r_torch.predictors.nets.net import Net
 
-LARGEST = 2**14  # width of a network, and other sizes: what is more was not written by this library
 MOST_MEMBERS, MOST_LAYERS = 2**20, 2**12  # of a group; of a network, all steps together
 RECIPE = Record(
     {
