@@ -7,7 +7,7 @@ import torch
 
 from s2r_torch.density.grid import DensityGrid, look_up
 from s2r_torch.density.patches import Patches, all_rows, centres, dense, heights, looked_up
-from s2r_torch.predictors.nets.embeddings import agreement, linear_functionals, profile_values, sorted_values
+from s2r_torch.predictors.nets.embeddings import agreement, linear_functionals, sorted_values, steepest_falls
 
 GRIDS = {
     "line": DensityGrid.uniform((-1.0,), (2.0,), 9),
@@ -106,8 +106,7 @@ def test_negative_values_along_a_whole_axis_have_no_zeros_beside_them():
     D = torch.zeros(1, 1, *grid.shape)
     D[:, :, :, 4] = -1.0
     D[:, :, 2] = -1.0
-    D, along = D.flatten(2), [torch.arange(m) for m in grid.shape]
-    assert not torch.equal(profile_values(Patches.of(D, grid), grid.shape, along), profile_values(D, grid.shape, along))
+    D = D.flatten(2)
     half = D.unflatten(2, grid.shape).clone()
     half[..., 5:] = 0.0
     assert not Patches.of(D, grid).small and not Patches.of(half.flatten(2), grid).small  # networks take all nodes
@@ -121,8 +120,8 @@ def test_statistics_are_those_of_the_dense_density(name):
     ranks = torch.tensor(sorted({0, 1, 3, G // 2, G - 4, G - 2, G - 1}))
     assert bool((sorted_values(D, ranks)[..., -2:] < 0).any())  # negative values count, too
     assert torch.equal(sorted_values(patches, ranks), sorted_values(D, ranks))
-    along = [torch.tensor(sorted({0, 1, m - 1})) for m in grid.shape]
-    assert torch.equal(profile_values(patches, grid.shape, along), profile_values(D, grid.shape, along))
+    steps = [(1,) * grid.obs_dim, (-3,) + (0,) * (grid.obs_dim - 1)]
+    assert torch.equal(steepest_falls(patches, grid.shape, steps), steepest_falls(D, grid.shape, steps))
     functionals = torch.randn(3, G, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     wanted = linear_functionals(D, functionals)
     torch.testing.assert_close(linear_functionals(patches, functionals), wanted, rtol=0, atol=1e-12)

@@ -11,8 +11,8 @@ from s2r_torch.predictors.nets.embeddings import (
     layer_means,
     linear_functionals,
     places_between,
-    profile_values,
     sorted_values,
+    steepest_falls,
     sup_distances,
 )
 
@@ -85,16 +85,35 @@ def test_sorted_values_against_sorted():
 
 
 @pytest.mark.parametrize("shape", [(12,), (4, 3), (2, 3, 2)])
-def test_profile_values_against_loops(shape):
-    D, ranks = normal(2, 3, 12), [torch.tensor([1, m - 1]) for m in shape]
-    got = profile_values(D, shape, ranks)
+def test_steepest_falls_against_loops(shape):
+    """Over all nodes, and as many around them; the grid is shorter than some steps."""
+    D, d = normal(2, 3, 12), len(shape)
+    steps = [(1,) * d, (-2,) + (0,) * (d - 1), (0,) * (d - 1) + (5,), (3, -1, 2)[:d]]
+    got = steepest_falls(D, shape, steps)
     for b in range(2):
         for s in range(3):
-            expected, values = [], D[b, s].reshape(shape)
-            for axis, size in enumerate(shape):
-                beside = sorted((float(values.select(axis, i).max()) for i in range(size)), reverse=True)
-                expected += [beside[1], beside[-1]]
-            assert got[b, s].tolist() == expected
+            values = D[b, s].reshape(shape)
+
+            def at(y, v, values=values):
+                """The maximum of all values that agree with y where v moves."""
+                axes = [range(m) if k == 0 else [i] for i, k, m in zip(y, v, shape, strict=True)]
+                inside = all(k == 0 or 0 <= i < m for i, k, m in zip(y, v, shape, strict=True))
+                return max(float(values[i]) for i in itertools.product(*axes)) if inside else 0.0
+
+            for v, fall in zip(steps, got[b, s].tolist(), strict=True):
+                places = itertools.product(*(range(-6, m + 6) for m in shape))
+                assert fall == max(at(y, v) - at([i + k for i, k in zip(y, v, strict=True)], v) for y in places) / 2
+
+
+def test_steepest_falls_tell_what_sorted_values_do_not():
+    """A shape that leans, and its mirror image; a shape along a diagonal, and along the other one."""
+    leaning = torch.tensor([0.0, 0.0, 1.0, 3.0, 2.0, 1.0, 0.0, 0.0])
+    one, other = (steepest_falls(D, (8,), [(1,), (-1,)]) for D in (leaning, leaning.flip(0)))
+    assert one.tolist() == other.flip(0).tolist() == [0.5, 1.0]
+    i, j = torch.meshgrid(torch.arange(8.0), torch.arange(8.0), indexing="ij")
+    along = (-((i - j) ** 2) / 2 - (i + j - 7) ** 2 / 40).exp()
+    one, other = (steepest_falls(D.flatten(), (8, 8), [(1, 1), (1, -1)]) for D in (along, along.flip(0)))
+    assert one.tolist() == other.flip(0).tolist() and one[0] < one[1] / 2
 
 
 def test_linear_functionals_are_divided_by_their_l1_norm():
@@ -164,7 +183,7 @@ def features():
     return {
         "look_up": lambda D: look_up(D, index.expand(len(D), -1, -1), weight.expand(len(D), -1, -1)),
         "sorted_values": lambda D: sorted_values(D, ranks),
-        "profile_values": lambda D: profile_values(D, (5, 5), [torch.tensor([0, 2])] * 2),
+        "steepest_falls": lambda D: steepest_falls(D, (5, 5), [(1, 1), (0, -2)]),
         "agreement": lambda D: agreement(D, inside[0, : 2 * 6].view(2, 6, 2), grid)[:, None],
         "linear_functionals": lambda D: linear_functionals(D, signed),
         "layer_means": lambda D: layer_means(D, LAYER),

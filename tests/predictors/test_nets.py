@@ -119,7 +119,7 @@ def test_round_trips(name, where):
 def test_a_file_older_than_an_option_has_its_default():
     net = make_net("lookup", problem(2))
     recipe = net.recipe()
-    for option in ("profiles", "places"):
+    for option in ("profiles", "positions", "places"):
         recipe["settings"].pop(option)
     again = type(net).from_recipe(recipe, net.tensors(), net.problem)
     assert again.settings() == net.settings()
@@ -411,15 +411,22 @@ def test_lookup_sees_profiles_where_only_these_tell_what_pays():
     assert lookup.suited(where, told, {"width": 8, **own}) == {"width": 8, "profiles": True, **own}
     assert lookup.suited(where, told, {"profiles": False, **own}) == {"profiles": False, **own}  # the user's word
     wide = swapped(where, same) * (0.5 + w)[:, None, None]  # heights tell: no need of them
-    assert lookup.suited(where, TrainingData(wide, paying(where, w)), own) == {"profiles": False, **own}
-    assert lookup.suited(where, TrainingData(told.D, paying(where, same)), own) == {
-        "profiles": False,
-        **own,
-    }
+    assert lookup.suited(where, TrainingData(wide, paying(where, w)), own) == own
+    assert lookup.suited(where, TrainingData(told.D, paying(where, same)), own) == own
     line = problem("line")
     few = TrainingData(bumps(line, 96, seeded()), paying(line, w))
     assert lookup.suited(line, few, own) == own
     assert net_class("mlp").suited(where, told, {"width": 8, **own}) == {"width": 8, **own}
+
+
+def test_lookup_sees_positions_where_states_move_against_each_other():
+    """What moves one state to the right moves its neighbour in the layer to the left: the layer's mean stays."""
+    where, w = problem("line", nodes=49), torch.rand(96, generator=seeded(1), dtype=torch.float64)
+    place = where.grid.nodes.mean(0) + 0.5 * (w - 0.5)[:, None] * torch.tensor([0.0, 1.0, 1.0, -1.0, -1.0])
+    D = (-((where.grid.nodes[:, 0] - place[..., None]) / 0.3).square() / 2).exp()
+    lookup, own, data = net_class("lookup"), {"lipschitz_bound": 10.0}, TrainingData(D, paying(where, w))
+    assert lookup.suited(where, data, own) == {"positions": True, **own}
+    assert lookup.suited(where, data, {"positions": False, **own}) == {"positions": False, **own}  # the user's word
 
 
 def off_by(where, w, seed):

@@ -18,7 +18,7 @@ from s2r_torch.predictors.registry import NETS, net_class
 from s2r_torch.problem import Problem
 
 SMALL = {"cones": {"anchors": 4}, "conv": {"channels": 4}, "sets": {"set_width": 4}}
-OPTIONS = {"profiles": True, "places": 12}
+OPTIONS = {"profiles": True, "positions": True, "places": 12}
 PROBLEMS = ("line", "plane", "single")  # d = 1; d = 2; d = 1 with one state and one step
 
 
@@ -54,9 +54,14 @@ def make_net(name: str, where: Problem, members: int = 3, seed: int = 0, loud: f
 
 
 def names() -> list[str]:
-    """Every network that ships, and the default one with every other head, with profiles and with places."""
+    """Every network that ships, and the default one with every other head, and with all that it may see."""
     shipped = sorted(name for name, cls in NETS.items() if cls.__module__.startswith("s2r_torch."))
-    return [*shipped, *(f"lookup/{head}" for head in HEADS if head != "mlp"), "lookup+profiles", "lookup+places"]
+    return [
+        *shipped,
+        *(f"lookup/{head}" for head in HEADS if head != "mlp"),
+        "lookup+profiles+positions",
+        "lookup+places",
+    ]
 
 
 def uniform(shape: tuple[int, ...], generator: torch.Generator, low: float = 0.0, high: float = 1.0) -> Tensor:

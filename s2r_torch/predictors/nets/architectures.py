@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +17,8 @@ from s2r_torch.predictors.nets.embeddings import (
     layer_means,
     linear_functionals,
     places_between,
-    profile_values,
     sorted_values,
+    steepest_falls,
     sup_distances,
 )
 from s2r_torch.predictors.nets.heads import ConeStep
@@ -33,18 +34,16 @@ if TYPE_CHECKING:
 ANGLES = 64  # at which the constant of a wave is computed
 WAVES = (2.0, 19.0)  # least and largest frequency of `charfun`: on grid, 1 to 9 in units of the sensor
 TOLD = 0.05  # share of the variance of mean rewards from which further statistics are worth their room
-PLACES, FEW_PLACES, LOOKED_AT = (
-    512,
-    32,
-    2**14,
-)  # most and fewest places of a state; of all states together, but for that
+REACH = (1, 2, 4)  # nodes over which a density falls
+PLACES, FEW_PLACES = 512, 32  # most and fewest places of a state
+LOOKED_AT = 2**14  # places of all states together, but for that
 RANK_SHARES = (0.0, 0.004, 0.01, 0.018, 0.03, 0.045, 0.065, 0.09, 0.14, 0.25)  # of G, in decreasing order of density
 
 
-def profile_ranks(shape: Sequence[int]) -> list[Tensor]:
-    """Ranks of profiles along every axis: those of densities in as many dimensions, but for the highest value."""
-    shares = [share ** (1 / len(shape)) for share in RANK_SHARES]
-    return [torch.tensor(sorted({min(m - 1, round(share * m)) for share in shares} - {0})) for m in shape]
+def ways(dimension: int) -> list[tuple[int, ...]]:
+    """Steps of `REACH` nodes along every axis and every diagonal of two, to and fro."""
+    several = (v for v in itertools.product((-1, 0, 1), repeat=dimension) if 1 <= sum(map(abs, v)) <= 2)
+    return [tuple(k * e for e in v) for v in several for k in REACH]
 
 
 class StatisticsNet(Net):
@@ -71,11 +70,12 @@ class StatisticsNet(Net):
 class LookupNet(StatisticsNet):
     """Densities looked up at x; sorted values and mean positions, averaged over the states of every layer.
 
-    With `profiles`, sorted values along every axis, too; with `places`, how well densities agree with where so many
-    training simulators see the states (`agreement`). Where nobody says so, training data decide (`suited`).
+    With `profiles`, how steeply densities fall along every way, too; with `positions`, the mean position of every state
+    by itself; with `places`, how well densities agree with where so many training simulators see the states
+    (`agreement`). Where nobody says so, training data decide (`suited`).
     """
 
-    options = {"profiles": False, "places": 0}
+    options = {"profiles": False, "positions": False, "places": 0}
     places: Tensor  # [K, xi, d]
 
     def setup(self) -> None:
@@ -85,14 +85,15 @@ class LookupNet(StatisticsNet):
 
     @takes_patches
     def summary(self, D: Densities) -> Tensor:
-        values = self.statistics(D)
-        if self.options.get("profiles"):  # users' own options take the place of these
-            shape = self.problem.grid.shape
-            values = torch.cat([values, profile_values(D, shape, profile_ranks(shape))], -1)
-        seen = layer_means(values, self.problem.graph.layer).flatten(1)
-        if not len(self.places):
-            return seen
-        return torch.cat([seen, agreement(D, self.places, self.problem.grid)[:, None]], -1)
+        grid, layer, chosen = self.problem.grid, self.problem.graph.layer, self.options.get  # or a user's own options
+        parts = [layer_means(self.statistics(D), layer).flatten(1)]
+        if chosen("profiles"):
+            parts.append(layer_means(steepest_falls(D, grid.shape, ways(grid.obs_dim)), layer).flatten(1))
+        if chosen("positions"):
+            parts.append(linear_functionals(D, self.functionals).flatten(1))
+        if len(self.places):
+            parts.append(agreement(D, self.places, grid)[:, None])
+        return torch.cat(parts, -1)
 
     @torch.no_grad()
     def fit_scales(self, D: Densities) -> None:
@@ -106,25 +107,33 @@ class LookupNet(StatisticsNet):
     def suited(cls, problem: Problem, data: TrainingData, settings: Mapping[str, Any]) -> dict[str, Any]:
         """With what tells, held-out, `TOLD` more of what rewards differ by between simulators.
 
-        Profiles of the densities of the most readings, places at the fewest.
+        Profiles and positions of the densities of the most readings, places at the fewest.
         """
         settings = super().suited(problem, data, settings)
-        undecided = {*cls.options} - {*settings}
+        graph, undecided = problem.graph, [name for name in cls.options if name not in settings]
         paid = data.mean_rewards(problem.spec.num_actions).flatten(1)
 
-        def told(D: Densities, **options: Any) -> float:
+        def seen(D: Densities, **options: Any) -> Tensor:
             net = LookupNet(problem, 1, torch.Generator(), **options)
             net.fit_scales(data.D)
-            return Regression(net.summaries(D).double()).explained(paid)
+            return net.summaries(D).double()
 
-        if "profiles" in undecided and problem.grid.obs_dim > 1:
-            settings["profiles"] = told(data.D, profiles=True) - told(data.D) > TOLD
+        shapes, d = ("profiles", "positions"), problem.grid.obs_dim
+        several, (H, xi) = seen(data.D, **dict.fromkeys(shapes, True)), (graph.horizon, graph.num_states)
+        always, *more = several.split([several.shape[1] - H * len(ways(d)) - xi * d, H * len(ways(d)), xi * d], 1)
+
+        def told(*chosen: bool) -> float:
+            some = [part for part, taken in zip(more, chosen, strict=True) if taken]
+            return Regression(torch.cat([always, *some], 1)).explained(paid) - TOLD * sum(chosen)
+
+        possible = [(False, True) if name in undecided else (settings.get(name, False),) for name in shapes]
+        best = max(itertools.product(*possible), key=lambda chosen: told(*chosen))
+        settings |= {name: True for name, taken in zip(shapes, best, strict=True) if taken and name in undecided}
         if "places" in undecided and data.fewer:
-            fewest, count = (
-                data.fewer[min(data.fewer)],
-                min(PLACES, max(FEW_PLACES, LOOKED_AT // problem.graph.num_states)),
-            )
-            settings["places"] = count if told(fewest, places=count) - told(fewest) > TOLD else 0
+            fewest = data.fewer[min(data.fewer)]
+            count = min(PLACES, max(FEW_PLACES, LOOKED_AT // graph.num_states))
+            with_, without = (Regression(seen(fewest, places=k)).explained(paid) for k in (count, 0))
+            settings["places"] = count if with_ - without > TOLD else 0
         return settings
 
 

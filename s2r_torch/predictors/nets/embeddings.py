@@ -40,22 +40,32 @@ def among_zeros(values: Tensor, count: int, ranks: Tensor) -> Tensor:
     return torch.where(ranks < above, high, torch.where(ranks >= count - below, low, 0.0))
 
 
-def profile_values(D: Densities, shape: Sequence[int], ranks: Sequence[Tensor]) -> Tensor:
-    """Sorted values of the profiles of D [..., G] along every axis, which are maxima over the others: [..., all ranks].
+def steepest_falls(D: Densities, shape: Sequence[int], steps: Sequence[Sequence[int]]) -> Tensor:
+    """How steeply D [..., G] falls along steps v: max over y of (M(y) - M(y + v)) / 2, 0 off the grid: [..., steps].
 
-    They tell along which axis a shape is wide, which the sorted values of all of it do not.
+    M are the maxima of D over the axes that v does not move along. The same wherever a shape lies, falls tell along
+    which way it is wide and to which side it leans; sorted values do not.
 
     Args:
         D: densities.
         shape: nodes of every axis.
-        ranks: chosen ranks, axis by axis.
+        steps: v, in nodes along every axis, not all 0.
     """
-    full, axes = D.boxes() if isinstance(D, Patches) else D.unflatten(-1, tuple(shape)), range(-len(shape), 0)
-    others = [[other for other in axes if other != axis] for axis in axes]
-    profiles = [full.amax(several) if several else full for several in others]
-    if isinstance(D, Patches):
-        return torch.cat([among_zeros(*each) for each in zip(profiles, shape, ranks, strict=True)], -1)
-    return torch.cat([sorted_values(profile, r) for profile, r in zip(profiles, ranks, strict=True)], -1)
+    full = D.boxes() if isinstance(D, Patches) else D.unflatten(-1, tuple(shape))
+    maxima: dict[tuple[int, ...], Tensor] = {}
+    falls = []
+    for v in steps:
+        others = tuple(j - len(shape) for j, k in enumerate(v) if not k)
+        if others not in maxima:
+            maxima[others] = full.amax(others) if others else full
+        moved = [k for k in v if k]
+        padded = torch.nn.functional.pad(maxima[others], [abs(k) for k in reversed(moved) for _ in range(2)])
+        here = there = padded
+        for axis, k in zip(range(-len(moved), 0), moved, strict=True):
+            size = padded.shape[axis] - abs(k)
+            here, there = here.narrow(axis, max(-k, 0), size), there.narrow(axis, max(k, 0), size)
+        falls.append((here - there).amax(tuple(range(-len(moved), 0))).clamp(min=0) / 2)
+    return torch.stack(falls, -1)
 
 
 def linear_functionals(D: Densities, functionals: Tensor) -> Tensor:
