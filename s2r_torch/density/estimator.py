@@ -44,6 +44,7 @@ from s2r_torch.plain import real_numbers
 
 METHODS = ("auto", "moments", "gemm", "direct")
 MOST_VALUES = 2**21  # of densities that become patches, held at once: 16 MiB
+BY_CHANCE = 1e-3  # at most: a state is refused whose readings lie off the grid as often as they may
 FEW_NODES = 32  # times as many has a grid of which only those are looked at that samples reach
 
 
@@ -59,7 +60,8 @@ class DensityEstimator:
         boundary: "none" (the paper), or "legendre": kernels cut at the edges of the grid's box, for densities that are
             positive there; unbiased at the edge, at 8 to 14 times the variance there.
         method: "moments", "gemm" or "direct" (the oracle), which agree up to rounding; "auto" takes the fastest.
-        off_grid_limit: the largest share of a state's samples that may lie off the grid, in [0, 1].
+        off_grid_limit: the largest share of a state's readings that may lie off the grid, in [0, 1]; of n samples as
+            many as chance makes of that.
         allow_constant: accept coordinates that do not vary or repeat another one (such a law has no density).
 
     Raises:
@@ -195,8 +197,8 @@ class DensityEstimator:
         return self.grid.count_outside(x)
 
     def check_off_grid(self, off: Tensor, n: int) -> None:
-        """Raises ObservationError when more than the allowed share of some state's n samples lies off the grid."""
-        if bool((off > self.off_grid_limit * n).any()):
+        """Raises ObservationError when more of some state's n samples lie off the grid than the allowed share makes."""
+        if bool(more_than_a_share(off, n, self.off_grid_limit).any()):
             worst = int(off.flatten().argmax())
             raise SampleError(
                 expected=f"at most {self.off_grid_limit:.2%} of a state's samples off the grid",
@@ -340,3 +342,16 @@ def _of_states(states: Sequence[int]) -> Iterator[None]:
 def sup_distance(D: Tensor, E: Tensor) -> Tensor:
     """max_g |D - E| `[...]` of densities `[..., G]`: the sup norm, seen at the nodes."""
     return (D - E).abs().amax(-1)
+
+
+def more_than_a_share(count: Tensor, n: int, share: float) -> Tensor:
+    r"""Whether counts [...] of n samples are more than a share makes of them, but by a chance of `BY_CHANCE`; or all.
+
+    Chernoff:   P(count / n >= s) <= exp(-n (s log(s / share) + (1 - s) log((1 - s) / (1 - share)))),   s > share
+
+    >>> more_than_a_share(torch.tensor([1, 6, 7]), 100, 0.01).tolist()
+    [False, False, True]
+    """
+    s = count.double() / n
+    divergence = torch.xlogy(s, s / share) + torch.xlogy(1 - s, (1 - s) / (1 - share))
+    return (s > share) & ((n * divergence > -math.log(BY_CHANCE)) | (count == n))

@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from scipy import stats
 
-from s2r_torch.density.estimator import DensityEstimator, DensityGrid, DensityStream, sup_distance
+from s2r_torch.density.estimator import (
+    DensityEstimator,
+    DensityGrid,
+    DensityStream,
+    more_than_a_share,
+    sup_distance,
+)
 from s2r_torch.density.kernels import LegendreKernel, make_kernel
 from s2r_torch.density.patches import Patches
 from s2r_torch.errors import ObservationError, SettingError
@@ -108,7 +115,7 @@ BOX = LegendreKernel(2)
         (torch.zeros(2, 5, 2), r"samples of shape \[..., n, 1\]"),
         (torch.zeros(5), "samples of shape"),
         (torch.zeros(5, 1, dtype=torch.int64), "float32 or float64"),
-        (torch.tensor([[[0.1], [0.2]], [[0.1], [3.0]]]), r"50.00% at index \(1,\)"),
+        (torch.tensor([[[0.1], [0.2]] * 5, [[0.1], [3.0]] * 5]), r"50.00% at index \(1,\)"),
         (torch.full((2, 3, 1), 0.5), r"coordinate 0 has one value in all 3 samples at index \(0,\)"),
     ],
 )
@@ -252,3 +259,19 @@ def test_states_are_estimated_together_and_refused_apart(monkeypatch):
             estimates(samples)
     with pytest.raises(ObservationError, match="got list"):
         estimate.of_states([samples[0], [[1.0]]])
+
+
+@pytest.mark.parametrize(("n", "share"), [(100, 0.01), (600, 0.01), (50, 0.1)])
+def test_a_state_whose_readings_lie_off_the_grid_as_often_as_they_may_is_hardly_ever_refused(n, share):
+    """Against exact binomial tails; and ten times as many are."""
+    counts = torch.arange(n + 1)
+    refused = more_than_a_share(counts, n, share)
+    first = int(refused.int().argmax())
+    assert stats.binom.sf(first - 1, n, share) <= 1e-3 < stats.binom.sf(first - 5, n, share)
+    assert bool(refused[first:].all()) and not bool(refused[:first].any()) and first <= 10 * share * n
+
+
+def test_whatever_lies_off_the_grid_altogether_is_refused():
+    assert more_than_a_share(torch.tensor([0, 1]), 1, 0.01).tolist() == [False, True]
+    assert more_than_a_share(torch.tensor([0, 1, 9]), 9, 0.0).tolist() == [False, True, True]
+    assert not more_than_a_share(torch.tensor([0, 1, 9]), 9, 1.0).any()

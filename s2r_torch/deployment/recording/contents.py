@@ -26,7 +26,7 @@ import scipy
 import torch
 
 from s2r_torch.base import StateGraph, after
-from s2r_torch.density.estimator import DensityEstimator
+from s2r_torch.density.estimator import DensityEstimator, more_than_a_share
 from s2r_torch.deployment.recording.causes import off_range
 from s2r_torch.deployment.recording.copies import copied, require_different_episodes
 from s2r_torch.deployment.recording.episodes import Recording
@@ -109,11 +109,11 @@ def off_grid(contents: Contents, graph: StateGraph, estimator: DensityEstimator)
             cause="a value that stands for none (a fault, a time-out, the end of a range); leave out these episodes",
         )
     for s, rows, steps, _ in contents.readings():
-        share = off[rows, steps].any(1).mean()
-        if share > estimator.off_grid_limit:
+        those = off[rows, steps].any(1)
+        if bool(more_than_a_share(torch.tensor(those.sum()), len(those), estimator.off_grid_limit)):
             raise ObservationError(
                 expected=f"at most {estimator.off_grid_limit:.2%} of a state's samples off the grid",
-                got=f"{share:.2%} {after(graph.paths[s])}; the first of all is {name!r} = {where}, the grid's is {box}",
+                got=f"{those.mean():.2%} {after(graph.paths[s])}; the first is {name!r} = {where}, the grid's is {box}",
                 cause=off_range(contents.x.reshape(-1, len(contents.names)), j, [*low], [*high], contents.names),
             )
     return [Finding(f"{int(off.any(-1).sum())} readings lie off the grid, the first {name!r} = {where}", False)]

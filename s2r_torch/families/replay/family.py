@@ -45,8 +45,8 @@ from s2r_torch.rng import Seed, kept_globals
 Prior = Callable[[int, torch.Generator], Tensor]  # n -> theta [n, k], float64
 
 SURVEYED, PAYING = 16, 256  # theta that proposals look at; and what pays, where they share the dynamics
-BOX_THETA, BOX_DRAWS = 128, 32  # theta, and readings of every state, that a box is proposed from
-BOX_NUMBERS = 2048  # of readings under every theta, at least: tails of a few states
+BOX_THETA, BOX_DRAWS = 1024, 4  # theta, and readings of every state, that a box is proposed from
+BOX_NUMBERS = 256  # of readings under every theta, at least: tails of a few states
 
 
 @dataclass(frozen=True)
