@@ -110,6 +110,11 @@ class Appraisal:
         return self.over_list[1] < 0
 
     @property
+    def tells_of_a_list(self) -> bool:
+        """Whether it says that a list does as well or better; what else does so without densities is said apart."""
+        return self.worse_than_list or not self.densities_needed
+
+    @property
     def loss(self) -> str:
         """What is lost, as a share of the optimum."""
         return " to ".join(f"{max(0.0, edge / max(self.optimum, 1e-12)):.1%}" for edge in self.lost)

@@ -294,8 +294,9 @@ def evaluate(
     values = evaluation.value_attempts(attempts, worlds, sizes.n_rollouts, unknown)
     wrong = evaluation.check_graph(meta_policy, draws)
     found = appraised.appraisal  # from simulators alone; what is sure there is not said again
-    told = found is not None and (found.falls_short or found.worse_than_list or not found.densities_needed)
-    remarks = [] if told else evaluation.worth_of_looking(worth.value / worth.optimal, values)
+    remarks = (
+        [] if found and found.tells_of_a_list else evaluation.worth_of_looking(worth.value / worth.optimal, values)
+    )
     return Evaluated(worth, looking, values, (*([wrong] if wrong else []), *remarks))
 
 

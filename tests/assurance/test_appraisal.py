@@ -202,7 +202,9 @@ def planted(policy: float, fixed: float, best: float) -> Appraisal:
     ],
 )
 def test_what_it_says_follows_from_what_is_earned(policy, fixed, best, words):
-    said = planted(policy, fixed, best).sentences()
+    found = planted(policy, fixed, best)
+    said = found.sentences()
+    assert found.tells_of_a_list == any("list" in text for text in said)
     assert len(said) == len(words) and all(word in text for word, text in zip(words, said, strict=True))
 
 
