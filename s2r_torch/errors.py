@@ -10,6 +10,13 @@ s2r_torch.errors.RewardError: expected a reward in [0, 1]; got 1.5; likely cause
 
 from __future__ import annotations
 
+import signal
+
+ENDING = (  # signals that end a script
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),  # of a keyboard, a service, a line that breaks
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),  # of a scheduler whose time is up
+)
+
 
 class S2RError(Exception):
     """Base of all errors of this library."""
@@ -24,7 +31,7 @@ class S2RError(Exception):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, as a service or a scheduler sends it: like Ctrl-C, but the exit code is 143."""
+    """A signal of a service or a scheduler, such as SIGTERM: like Ctrl-C, but the exit code is 143."""
 
 
 class SettingError(S2RError, ValueError):

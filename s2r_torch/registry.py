@@ -10,6 +10,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from s2r_torch.defaults import plain_torch
@@ -136,6 +137,25 @@ def import_namesake(registry: Registry, name: str) -> None:
         import_plugins([name])
 
 
+def import_of_users(name: str) -> ModuleType:
+    """A module that a person named: the working folder's, where it has one of that name.
+
+    Raises:
+        SettingError: another module of that name was there first, such as Python's own `calendar`.
+    """
+    module = importlib.import_module(name)
+    place = Path.cwd().joinpath(*name.split("."))
+    mine = next((file for file in (place / "__init__.py", place.with_suffix(".py")) if file.is_file()), None)
+    taken = getattr(module, "__file__", None)
+    if mine is not None and not (taken and Path(taken).resolve() == mine.resolve()):
+        raise SettingError(
+            expected=f"the module {name!r} of the working folder",
+            got=printable(taken or "one that is built into Python"),
+            cause="another module of that name, which was imported first: give yours another name",
+        )
+    return module
+
+
 @plain_torch()
 def import_plugins(modules: Iterable[str]) -> None:
     """Imports users' modules, which register families, networks and comparators; before anything is built or loaded.
@@ -150,7 +170,7 @@ def import_plugins(modules: Iterable[str]) -> None:
     for name in modules:
         search_working_folder()
         try:
-            importlib.import_module(name)
+            import_of_users(name)
         except (S2RError, KeyboardInterrupt):
             raise
         except BaseException as error:  # a SystemExit of theirs would be an end of ours

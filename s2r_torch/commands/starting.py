@@ -1,8 +1,8 @@
 """The first thing that a command imports: Ctrl-C and SIGTERM end it well from the first moment on.
 
 While libraries are imported nothing is open and nothing is lost, so a signal ends the process at once; then
-`s2r_torch.reports.endings` takes over. This module knows the standard library alone, and a command imports what it
-needs and nothing else.
+`s2r_torch.reports.endings` takes over. This module knows the standard library and our errors alone, and a command
+imports what it needs and nothing else.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import sys
 from functools import partial
 from importlib import import_module
 
+from s2r_torch.errors import ENDING
+
 
 def end_on_signals() -> None:
     """A signal that the process was started to ignore stays ignored."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _end)
 

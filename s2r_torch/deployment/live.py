@@ -18,12 +18,11 @@ from s2r_torch.base import UnlabelledWorld, after, check_shape
 from s2r_torch.defaults import defaults_now, torch_with
 from s2r_torch.deployment.ranges import within
 from s2r_torch.episodes import Ledger
-from s2r_torch.errors import ObservationError, S2RError, SettingError, SimulatorError
+from s2r_torch.errors import ENDING, ObservationError, S2RError, SettingError, SimulatorError
 from s2r_torch.plain import require_count
 from s2r_torch.text import printable
 
 AGAIN = 1.0  # seconds until a call that swallowed its alarm gets another one
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what ends a script, from a keyboard or a service
 
 
 class GuardedWorld:
@@ -121,20 +120,22 @@ def bounded(function: Callable[..., Answer], seconds: float | None, *arguments: 
     """Calls a function that must return within so many seconds.
 
     An alarm of the system ends it, so that whatever waits in Python is interrupted: sleeps, sockets, locks, loops.
+    Signals are handled afterwards as before, whatever handlers it put in, as drivers do: Ctrl-C must end an episode.
 
     Raises:
         SimulatorError: it did not.
         SettingError: a limit outside the main thread, which alone gets alarms.
     """
     if seconds is None:
-        return function(*arguments)
+        with our_signals():
+            return function(*arguments)
     require_time_limit(seconds)
     if threading.current_thread() is not threading.main_thread():
         raise SettingError(
             expected="no time limit in a thread", got=f"{seconds} s", cause="only the main one gets alarms"
         )
     try:
-        with _alarm(seconds):
+        with our_signals(), _alarm(seconds):
             return function(*arguments)
     except _Late:
         raise SimulatorError(
@@ -214,13 +215,28 @@ def _close(world: object, time_limit: float | None) -> None:
         ) from error
 
 
+def _handlers() -> dict[int, Callable[[int, FrameType | None], object]]:
+    """What Python does at the signals that end a script; nothing outside of the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {int(number): handler for number in ENDING if callable(handler := signal.getsignal(number))}
+
+
+@contextmanager
+def our_signals() -> Iterator[None]:
+    """After the block, handlers are what they were: those that C code put in are not even seen from Python."""
+    before = _handlers()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 @contextmanager
 def _impatience_waits() -> Iterator[None]:
     """The first signal that would end the block is handled after it, the second at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {int(number): handler for number in ENDING if callable(handler := signal.getsignal(number))}
+    before = _handlers()
     came: list[int] = []
 
     def wait(number: int, frame: FrameType | None) -> None:

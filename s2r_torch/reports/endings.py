@@ -1,5 +1,6 @@
 """How scripts end: 0 when they did what was asked, 2 with one line that says what is wrong, 130 after Ctrl-C, 143 after
-SIGTERM. Nothing else: a fault that nobody foresaw is 2 as well, with its traceback on stderr."""
+SIGTERM, SIGHUP, or a scheduler's SIGUSR1, SIGUSR2 or SIGXCPU. Nothing else: a fault that nobody foresaw is 2 as well,
+with its traceback on stderr."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from contextlib import contextmanager, suppress
 from rich.console import Console
 from rich.text import Text
 
-from s2r_torch.errors import S2RError, Terminated
+from s2r_torch.errors import ENDING, S2RError, Terminated
 from s2r_torch.text import printable
 
 LONGEST = 2000  # characters of a message
@@ -98,7 +99,7 @@ def _line(name: str, message: str) -> Text:
 
 # -- signals ---------------------------------------------------------------------------------------------------------
 
-SIGNALS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated, signal.SIGHUP: Terminated}
+SIGNALS = dict.fromkeys(ENDING, Terminated) | {signal.SIGINT: KeyboardInterrupt}
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -27,7 +26,7 @@ from s2r_torch.deployment.recording.files import require_empty_form
 from s2r_torch.errors import CheckpointError, FileError, S2RError, SettingError, SimulatorError, UnlikeSimulatorsError
 from s2r_torch.families import FAMILIES, exact, make_family
 from s2r_torch.families.contract import Family
-from s2r_torch.registry import import_namesake, import_plugins, search_working_folder
+from s2r_torch.registry import import_namesake, import_of_users, import_plugins, search_working_folder
 from s2r_torch.rng import Seed
 from s2r_torch.runs.deploy_settings import DeploySettings, FamilyWorld, LiveWorld, RecordedWorld
 from s2r_torch.text import printable
@@ -272,8 +271,8 @@ def _function_named(name: str) -> Callable[..., object]:
     search_working_folder()
     try:
         with plain_torch():
-            return getattr(importlib.import_module(module), function)
-    except KeyboardInterrupt:
+            return getattr(import_of_users(module), function)
+    except (S2RError, KeyboardInterrupt):
         raise
     except BaseException as error:
         raise SettingError(

@@ -216,6 +216,19 @@ def test_an_impatient_signal_waits_until_the_world_is_closed(error):
     assert done == ["closed"] and signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_driver_that_takes_signals_gives_them_back():
+    """ROS and SDL put handlers of their own in: Ctrl-C was swallowed, and the episodes went on."""
+
+    def takes(x):
+        signal.signal(signal.SIGINT, lambda *_: None)
+        return x
+
+    before = signal.getsignal(signal.SIGINT)
+    for limit in (None, 5.0):
+        GuardedWorld(World(reset=takes), Ledger(), time_limit=limit).reset(2)
+        assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_a_close_that_hangs_is_ended_by_a_second_signal():
     def hangs():
         signal.raise_signal(signal.SIGINT)

@@ -89,7 +89,9 @@ def test_without_an_error_nothing_ends():
         pass
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGXCPU, 143)]
+)
 def test_signals_are_heard_inside_and_left_as_they_were(number, code):
     before = signal.getsignal(number)
     with pytest.raises(Ended) as ended, clear_ending(Console(quiet=True), "nothing"):

@@ -35,6 +35,7 @@ from s2r_torch.errors import (
     SimulatorError,
     UnlikeSimulatorsError,
 )
+from s2r_torch.registry import import_plugins
 from s2r_torch.reports.endings import Ended, clear_ending
 from s2r_torch.runs.deploying import instead
 
@@ -176,6 +177,15 @@ def test_a_simulated_world_that_is_gone_on_from_shows_other_episodes(site):
     deploy("world=grid", "log=real.csv")
     x = read_recording(site / "real.csv", policy_of().problem.spec).x
     assert len(x) == 75 and len(x.flatten().unique()) == x.numel()
+
+
+def test_a_module_that_another_one_hides_is_told(site):
+    for name in ("calendar", "json"):
+        (site / f"{name}.py").write_text("def connect():\n    return 3\n")
+        with pytest.raises(SettingError, match=f"'{name}' of the working folder; got .*another module of that name"):
+            deploy("world=gym", f"world.make={name}:connect")
+        with pytest.raises(SettingError, match="of the working folder"):
+            import_plugins([name])
 
 
 def test_a_log_is_of_one_world(site):
