@@ -10,13 +10,6 @@ s2r_torch.errors.RewardError: expected a reward in [0, 1]; got 1.5; likely cause
 
 from __future__ import annotations
 
-import signal
-
-ENDING = (  # signals that end a script
-    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),  # of a keyboard, a service, a line that breaks
-    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),  # of a scheduler whose time is up
-)
-
 
 class S2RError(Exception):
     """Base of all errors of this library."""

@@ -26,6 +26,7 @@ LAYERS = (
         "plain",
         "held",
         "memory",
+        "signals",
         "files",
     ),
     ("density", "coverage", "student", "episodes", "tours", "planner", "problem", "workers"),

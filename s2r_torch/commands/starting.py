@@ -1,7 +1,7 @@
 """The first thing that a command imports: Ctrl-C and SIGTERM end it well from the first moment on.
 
 While libraries are imported nothing is open and nothing is lost, so a signal ends the process at once; then
-`s2r_torch.reports.endings` takes over. This module knows the standard library and our errors alone, and a command
+`s2r_torch.reports.endings` takes over. This module knows the standard library and the list of signals, and a command
 imports what it needs and nothing else.
 """
 
@@ -13,7 +13,7 @@ import sys
 from functools import partial
 from importlib import import_module
 
-from s2r_torch.errors import ENDING
+from s2r_torch.signals import ENDING
 
 
 def end_on_signals() -> None:

@@ -18,8 +18,9 @@ from s2r_torch.base import UnlabelledWorld, after, check_shape
 from s2r_torch.defaults import defaults_now, torch_with
 from s2r_torch.deployment.ranges import within
 from s2r_torch.episodes import Ledger
-from s2r_torch.errors import ENDING, ObservationError, S2RError, SettingError, SimulatorError
+from s2r_torch.errors import ObservationError, S2RError, SettingError, SimulatorError
 from s2r_torch.plain import require_count
+from s2r_torch.signals import handlers, our_signals
 from s2r_torch.text import printable
 
 AGAIN = 1.0  # seconds until a call that swallowed its alarm gets another one
@@ -215,28 +216,10 @@ def _close(world: object, time_limit: float | None) -> None:
         ) from error
 
 
-def _handlers() -> dict[int, Callable[[int, FrameType | None], object]]:
-    """What Python does at the signals that end a script; nothing outside of the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        return {}
-    return {int(number): handler for number in ENDING if callable(handler := signal.getsignal(number))}
-
-
-@contextmanager
-def our_signals() -> Iterator[None]:
-    """After the block, handlers are what they were: those that C code put in are not even seen from Python."""
-    before = _handlers()
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 @contextmanager
 def _impatience_waits() -> Iterator[None]:
     """The first signal that would end the block is handled after it, the second at once."""
-    before = _handlers()
+    before = handlers()
     came: list[int] = []
 
     def wait(number: int, frame: FrameType | None) -> None:

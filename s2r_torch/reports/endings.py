@@ -15,7 +15,8 @@ from contextlib import contextmanager, suppress
 from rich.console import Console
 from rich.text import Text
 
-from s2r_torch.errors import ENDING, S2RError, Terminated
+from s2r_torch.errors import S2RError, Terminated
+from s2r_torch.signals import ENDING
 from s2r_torch.text import printable
 
 LONGEST = 2000  # characters of a message

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from s2r_torch.errors import SettingError
+from s2r_torch.signals import our_signals
 from s2r_torch.workers.engines import LOSSES, Task, Tell, died, unheard
 from s2r_torch.workers.parcels import do, pack, unpack
 
@@ -32,7 +33,8 @@ class Cluster:
         self._ray, self.cpu_seconds = ray, 0.0
         self._begun = not ray.is_initialized()
         if self._begun:
-            ray.init(log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
+            with our_signals():  # Ray puts a handler of SIGTERM in, which ends the process with code 15
+                ray.init(log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
         self._do = ray.remote(max_retries=LOSSES - 1)(do)
 
     def map(self, task: Task, shared: Any, payloads: Sequence[Any], hear: Tell = unheard) -> Generator[Any, None, None]:

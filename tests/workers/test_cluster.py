@@ -129,3 +129,22 @@ def lose_a_node(local) -> int:
     local.worker_nodes.discard(node)
     local.add_node(num_cpus=1)
     return process.pid
+
+
+def test_ray_takes_no_signal_of_a_script(monkeypatch):
+    """Its own handler ends the process with code 15, where a script says 143 and what is kept."""
+    import ray
+
+    from s2r_torch.workers.cluster import Cluster
+
+    def ours(number, frame):
+        raise AssertionError
+
+    before = signal.signal(signal.SIGTERM, ours)
+    try:
+        monkeypatch.setattr(ray, "is_initialized", lambda: False)
+        monkeypatch.setattr(ray, "init", lambda **_: signal.signal(signal.SIGTERM, lambda *_: None))
+        Cluster()
+        assert signal.getsignal(signal.SIGTERM) is ours
+    finally:
+        signal.signal(signal.SIGTERM, before)

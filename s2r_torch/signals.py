@@ -1,0 +1,32 @@
+"""Signals that end a script, and whose business they are: a script's, whatever libraries and drivers put in."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+ENDING = (  # signals that end a script
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),  # of a keyboard, a service, a line that breaks
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),  # of a scheduler whose time is up
+)
+
+
+def handlers() -> dict[int, Callable[[int, FrameType | None], object]]:
+    """What Python does at the signals that end a script; nothing outside of the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {int(number): handler for number in ENDING if callable(handler := signal.getsignal(number))}
+
+
+@contextmanager
+def our_signals() -> Iterator[None]:
+    """After the block, handlers are what they were: those that C code put in are not even seen from Python."""
+    before = handlers()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
