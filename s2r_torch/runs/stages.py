@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from s2r_torch.assurance.appraisal import agreed, decided
 from s2r_torch.assurance.appraisal import appraise as appraise_policy
-from s2r_torch.assurance.appraisal import decided, pooled
 from s2r_torch.assurance.certify import certify as certify_policy
 from s2r_torch.assurance.diagnostics import diagnose as diagnose_assumptions
 from s2r_torch.assurance.rehearsal import make_reference, rehearse
@@ -180,21 +180,20 @@ def learn(context: Context, explored: Explored, trained: Trained, calibrated: Ca
 
 
 def appraise(context: Context, trained: Trained, learned: Learned) -> Appraised:
-    """Compares the policy with what could be had, on fresh simulators, of which more come while they do not tell."""
+    """Compares the policy with what could be had, on fresh simulators; on more of them while these do not tell."""
     sizes, meta_policy = context.settings.appraisal, learned.meta_policy
     if not sizes.simulators:
         return Appraised(None)
     context.progress.stage("appraise", None)
     graph = meta_policy.problem.graph
-    fixed, seen = best_action_list(graph, trained.samples), []
+    fixed = best_action_list(graph, trained.samples)
     for look in range(sizes.looks):
         purpose = f"appraise {context.attempt}" + (f", look {look + 1}" if look else "")
-        count = sizes.simulators * 2 ** max(0, look - 1)
-        simulators, seed = context.draws.simulators(purpose, count).for_purpose("appraise"), context.seed.child(purpose)
+        simulators = context.draws.simulators(purpose, sizes.simulators * 2**look).for_purpose("appraise")
+        seed = context.seed.child(purpose)
         rehearsal = rehearse(meta_policy, simulators, sizes.n_rollouts, seed.child("rehearse"))
-        by_graph, folds = decided(simulators, rehearsal.D_hat, meta_policy, sizes.n, seed.child("rewards"))
-        seen.append((by_graph, rehearsal.values, folds))
-        earned, folds = pooled(seen)
+        by_graph, folds = decided(simulators, rehearsal.D_hat, meta_policy, sizes.n * 4**look, seed.child("rewards"))
+        earned = agreed(by_graph, rehearsal.values)
         found = appraise_policy(graph, earned, fixed, folds, sizes.tolerance, context.attempt, sizes.looks)
         if not found.undecided:
             break

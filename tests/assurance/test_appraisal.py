@@ -76,24 +76,22 @@ def test_what_may_be_lost_and_what_densities_may_add_is_told_by_the_limit():
     assert found.needed == pytest.approx((low.low, high.high)) and high.high > low.high
 
 
-def verdicts(wrong: float, looks: int = 3, trials: int = 20) -> list[Appraisal]:
+def verdicts(wrong: float, looks: int = 2, trials: int = 20) -> list[Appraisal]:
     """What is found on grid of policies that take the best list, but in a share of simulators the best fixed one."""
     found = []
     for trial in range(trials):
-        g, most = SEED.child("verdicts", trial).generator(), 100 * 2 ** (looks - 1)
-        family = make_family("grid")
-        truth = family.truth(family.prior(most, g))
-        reward = (truth.weight[..., None] * truth.reward).sum(2)
-        lists, fixed = best_lists(GRID, reward)[0], exact.best_list(GRID, reward.mean(0))[0]
-        lists[torch.rand(most, generator=g) < wrong] = torch.tensor(fixed)
-        folds = (torch.rand(FOLDS, 8, *reward.shape, generator=g) < reward).double().mean(1)
-        for count in (100 * 2**look for look in range(looks)):
-            seen = folds[:, :count]
-            earned = totals(GRID, seen.mean(0), lists[:count])
-            found.append(appraise(GRID, earned, fixed, seen, 0.03, looks=looks))
-            if not found[-1].undecided or count == most:
+        g, family = SEED.child("verdicts", trial).generator(), make_family("grid")
+        for look in range(looks):
+            truth = family.truth(family.prior(100 * 2**look, g))
+            reward = (truth.weight[..., None] * truth.reward).sum(2)
+            lists, fixed = best_lists(GRID, reward)[0], exact.best_list(GRID, reward.mean(0))[0]
+            lists[torch.rand(len(lists), generator=g) < wrong] = torch.tensor(fixed)
+            folds = torch.binomial(torch.full_like(reward, 8 * 4**look).expand(FOLDS, -1, -1, -1), reward, generator=g)
+            folds = folds / (8 * 4**look)
+            verdict = appraise(GRID, totals(GRID, folds.mean(0), lists), fixed, folds, 0.03, looks=looks)
+            if not verdict.undecided:
                 break
-            found.pop()
+        found.append(verdict)
     return found
 
 
