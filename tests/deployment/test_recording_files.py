@@ -184,6 +184,7 @@ BAD = {
         "at line 8; got 'step'.*second header",
     ),
     "units under the header": (changed(2, ["-,-,-,m,m", "a,0,1,0.5,1.5"]), "at line 2; got '-'.*line of units under"),
+    "units alone": (changed(2, [",,,[m],[m]", "a,0,1,0.5,1.5"]), "'episode' at line 2; got nothing; .*line of units"),
     "a word for no value": (changed(4, "a,2,N/A,2.5,3.5"), "'action' at line 4; got 'N/A'; .*a word for no value"),
     "zeros at the end": (GOOD.encode() + bytes(512), "NUL bytes from line 8 on.*power cut"),
     "zeros in the middle": (GOOD.encode()[:60] + bytes(20) + GOOD.encode()[80:], "NUL bytes from line 4 on"),

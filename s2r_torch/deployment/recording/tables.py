@@ -39,6 +39,7 @@ FOREIGN = {
 }
 
 
+UNITS = "; or a line of units under the header"
 OTHER_ENDINGS = dict.fromkeys((".gz", ".zip", ".bz2", ".xz", ".zst", ".7z"), "a packed file; unpack it")
 OTHER_ENDINGS |= dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet; export it as CSV")
 OTHER_ENDINGS |= dict.fromkeys((".h5", ".hdf5", ".bag", ".mcap", ".mat", ".pkl"), "export it as CSV, NPZ or Parquet")
@@ -122,7 +123,7 @@ class Table:
             raise RecordingError(
                 expected=f"a name or number in column {name!r} at {self.at(int(empty[0]))}",
                 got="nothing",
-                cause="a row that was not filled in",
+                cause="a row that was not filled in" + (UNITS if empty[0] == 0 else ""),
             )
         return values
 
@@ -210,7 +211,7 @@ def _why(value: object, name: str, row: int) -> str:
     if isinstance(value, str) and value == name:
         return "a second header, of a file that was appended to another; remove that line"
     known = why_no_number(value)
-    return f"{known}; or a line of units under the header" if row == 0 and isinstance(value, str) else known
+    return known + UNITS if row == 0 and isinstance(value, str) else known
 
 
 def _label(value: object) -> str:
