@@ -10,6 +10,7 @@ import torch
 from support.policies import policy_of, spread
 
 import s2r_torch
+from s2r_torch import given
 from s2r_torch.base import ProblemSpec
 from s2r_torch.comparators.contract import register_comparator
 from s2r_torch.deployment.export import export_policy
@@ -256,3 +257,16 @@ def test_a_file_of_somebody_else_is_not_written_over(tmp_path: Path):
 def test_notes_that_json_does_not_have_are_one_error(tmp_path: Path):
     with pytest.raises(S2RError, match="Tensor of several numbers, which JSON does not have"):
         s2r_torch.save_policy(tmp_path / "a.safetensors", META, notes={"x": torch.zeros(3)})
+
+
+def test_arguments_that_there_are_not_are_told():
+    @given.taking()
+    def look(world: object, *, time_limit: float = 1.0) -> None: ...
+
+    for wrong, got, cause in (
+        (lambda: look(1, time_limt=2.0), "unexpected keyword argument 'time_limt'", "a typo for time_limit"),
+        (lambda: look(1, 2.0), "too many positional arguments", "one too many"),
+        (lambda: look(), "missing a required argument: 'world'", "one left out"),
+    ):
+        with pytest.raises(SettingError, match=f"arguments of .*look: world, time_limit; got {got}; .*{cause}"):
+            wrong()
