@@ -103,7 +103,7 @@ def _bound(function: Callable, signature: inspect.Signature, args: tuple, kwargs
         near = [difflib.get_close_matches(name, names, 1) for name in kwargs if name not in names]
         raise SettingError(
             expected=f"arguments of {function.__qualname__.removesuffix('.__init__')}: {', '.join(names)}",
-            got=str(error),
+            got=str(error).removeprefix("got an "),
             cause=f"a typo for {near[0][0]}" if near and near[0] else "one too many, or one left out",
         ) from None
 

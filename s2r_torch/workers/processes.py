@@ -19,9 +19,12 @@ from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
+from s2r_torch.errors import SettingError
+from s2r_torch.text import printable
 from s2r_torch.workers.engines import LOSSES, Made, Task, Tell, died, unheard
 from s2r_torch.workers.parcels import Parcel, do, pack, unpack
 
+LIMIT = "LOKY_MAX_CPU_COUNT"
 SHARED = "256K"  # arrays from this size on are shared, not copied
 MANAGER = "ExecutorManagerThread"  # joblib's, which hands on tasks
 LOOKS = 1.0  # seconds between two looks of a worker at whether its parent is alive
@@ -32,9 +35,16 @@ class Processes:
 
     Args:
         count: how many, at least 2.
+
+    Raises:
+        SettingError: a variable of the environment that joblib cannot read.
     """
 
     def __init__(self, count: int):
+        limit = os.environ.get(LIMIT, "1")
+        if not limit.isdecimal():
+            cause = "a variable of the environment that joblib reads; unset it, or say a number"
+            raise SettingError(expected=f"a whole number in {LIMIT}", got=printable(repr(limit), 60), cause=cause)
         self.count, self.cpu_seconds = count, 0.0
 
     def map(self, task: Task, shared: Any, payloads: Sequence[Any], hear: Tell = unheard) -> Generator[Any, None, None]:

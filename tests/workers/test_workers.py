@@ -298,3 +298,10 @@ def test_a_setting_says_who_works_and_changes_no_result():
         RunSettings(workers=0)
     with pytest.raises(SettingError, match="workers"):
         RunSettings(workers="dask")
+
+
+@pytest.mark.parametrize("given", ["abc", "", "2.5", "-1"])
+def test_a_variable_that_joblib_cannot_read_is_told_before_any_work(monkeypatch, given):
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", given)
+    with pytest.raises(SettingError, match="a whole number in LOKY_MAX_CPU_COUNT; got "):
+        workers_of(2)
