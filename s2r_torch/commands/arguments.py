@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NoReturn
 
 from s2r_torch.errors import SettingError
 from s2r_torch.text import printable
+
+
+def refusing(expected: str, cause: str) -> Callable[[str], NoReturn]:
+    """What a parser does with its message instead of printing how it is used: one SettingError."""
+
+    def refuse(message: str) -> NoReturn:
+        raise SettingError(expected=expected, got=printable(message), cause=cause)
+
+    return refuse
 
 
 def options_first(arguments: list[str], parser: argparse.ArgumentParser) -> list[str]:
@@ -24,14 +33,11 @@ def options_first(arguments: list[str], parser: argparse.ArgumentParser) -> list
     ['-m', 'env=grid', 'seed=0,1']
     """
 
-    def refuse(message: str) -> NoReturn:
-        cause = "a dash before a setting, which has none: KEY=VALUE; or an option that there is not (--help)"
-        raise SettingError(expected="settings KEY=VALUE and options of Hydra", got=printable(message), cause=cause)
-
-    parser.error = refuse  # type: ignore[method-assign]
+    cause = "a dash before a setting, which has none: KEY=VALUE; or an option that there is not (--help)"
+    parser.error = refusing("settings KEY=VALUE and options of Hydra", cause)  # type: ignore[assignment]
     found, unknown = parser.parse_known_intermixed_args(arguments)
     if unknown:
-        refuse(unknown[0])
+        parser.error(unknown[0])
     settings, options = list(found.overrides), []
     for argument in arguments:
         if settings and argument == settings[0]:

@@ -15,7 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 from rich.console import Console
 from support.smoke import ROOT
 
-from s2r_torch.commands import configuration
+from s2r_torch.commands import configuration, new
 from s2r_torch.runs.configuring import configured
 
 
@@ -290,3 +290,21 @@ def test_every_command_is_installed_and_has_a_script():
         assert command == f"s2r-{function}" and callable(getattr(importlib.import_module(module), function))
         script = {"new": "new_family"}.get(function, function)
         assert f"    {function}()" in (ROOT / "scripts" / f"{script}.py").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "got"),
+    [
+        ([], "the following arguments are required: name"),
+        (["a", "b"], "unrecognized arguments: b"),
+        (["a", "--base", "sb3"], "argument --base: invalid choice: 'sb3'"),
+    ],
+)
+def test_a_slip_of_the_command_that_has_no_settings_is_one_line_too(monkeypatch, capsys, arguments, got):
+    monkeypatch.setattr(sys, "argv", ["s2r-new", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        new.main()
+    said = capsys.readouterr()
+    assert ended.value.code == 2 and not said.err
+    assert said.out.startswith(f"SettingError: expected NAME, and options that --help shows; got {got}")
+    assert said.out.count("\n") == 1
