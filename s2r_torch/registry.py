@@ -147,7 +147,7 @@ def import_of_users(name: str) -> ModuleType:
     place = Path.cwd().joinpath(*name.split("."))
     mine = next((file for file in (place / "__init__.py", place.with_suffix(".py")) if file.is_file()), None)
     taken = getattr(module, "__file__", None)
-    if mine is not None and not (taken and Path(taken).resolve() == mine.resolve()):
+    if mine is not None and not (taken and Path(taken).parent.resolve() == mine.parent.resolve()):  # or compiled
         raise SettingError(
             expected=f"the module {name!r} of the working folder",
             got=printable(taken or "one that is built into Python"),

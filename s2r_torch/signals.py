@@ -12,6 +12,7 @@ ENDING = (  # signals that end a script
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),  # of a keyboard, a service, a line that breaks
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),  # of a scheduler whose time is up
 )
+OF_DRIVERS = {signal.SIGUSR1, signal.SIGUSR2}  # by which drivers wake threads of their own, too
 
 
 def handlers() -> dict[int, Callable[[int, FrameType | None], object]]:
@@ -23,10 +24,13 @@ def handlers() -> dict[int, Callable[[int, FrameType | None], object]]:
 
 @contextmanager
 def our_signals() -> Iterator[None]:
-    """After the block, handlers are what they were: those that C code put in are not even seen from Python."""
+    """After the block, handlers are what they were: those that C code put in are not even seen from Python.
+
+    Drivers may keep `OF_DRIVERS`, which they would not if these ended a script.
+    """
     before = handlers()
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in before.keys() - OF_DRIVERS:
+            signal.signal(number, before[number])

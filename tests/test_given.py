@@ -241,6 +241,10 @@ def test_a_minimum_is_at_most_what_is_used():
         s2r_torch.deploy_recorded(META, recording, minimum=100000)
     with pytest.raises(SettingError, match="minimum: .*; got float: 2.5"):
         s2r_torch.deploy_recorded(META, recording, minimum=2.5)
+    with pytest.raises(SettingError, match="minimum >= 1, a whole number; got 0"):
+        s2r_torch.deploy_recorded(META, recording, minimum=0)
+    with pytest.raises(RecordingError, match="at least 1 readings of every state"):  # one is enough
+        s2r_torch.deploy_recorded(META, recording, minimum=1)
 
 
 def test_a_file_of_somebody_else_is_not_written_over(tmp_path: Path):

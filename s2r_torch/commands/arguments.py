@@ -21,16 +21,16 @@ def refusing(expected: str, cause: str) -> Callable[[str], NoReturn]:
     return refuse
 
 
-def options_first(arguments: list[str], parser: argparse.ArgumentParser) -> list[str]:
-    """A command line with its options before its settings: Hydra's parser takes none after them.
+def settings_first(arguments: list[str], parser: argparse.ArgumentParser) -> list[str]:
+    """A command line with all settings before its options: Hydra's parser takes none on both sides of them.
 
     Raises:
         SettingError: an option that there is not.
 
     >>> parser = argparse.ArgumentParser()
     >>> _ = parser.add_argument("overrides", nargs="*"), parser.add_argument("-m", action="store_true")
-    >>> options_first(["env=grid", "-m", "seed=0,1"], parser)
-    ['-m', 'env=grid', 'seed=0,1']
+    >>> settings_first(["env=grid", "-m", "seed=0,1"], parser)
+    ['env=grid', 'seed=0,1', '-m']
     """
 
     cause = "a dash before a setting, which has none: KEY=VALUE; or an option that there is not (--help)"
@@ -44,7 +44,7 @@ def options_first(arguments: list[str], parser: argparse.ArgumentParser) -> list
             settings.pop(0)
         else:
             options.append(argument)
-    return [*options, *found.overrides]
+    return [*found.overrides, *options]
 
 
 def with_home(argument: str) -> str:

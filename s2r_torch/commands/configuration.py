@@ -33,7 +33,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from s2r_torch.commands.arguments import options_first, require_one_of_each, with_home
+from s2r_torch.commands.arguments import require_one_of_each, settings_first, with_home
 from s2r_torch.errors import S2RError, SettingError
 from s2r_torch.reports.endings import Ended, clear_ending, say
 from s2r_torch.schema import defaults, typo
@@ -232,7 +232,7 @@ def script(
             say(console, about())
             return
         arguments = [with_home(argument) for argument in sys.argv[1:]]
-        sys.argv = [sys.argv[0], *options_first(arguments, get_args_parser())]
+        sys.argv = [sys.argv[0], *settings_first(arguments, get_args_parser())]
         os.environ["HYDRA_FULL_ERROR"] = "1"  # its errors come here, and are told like all others
         with our_errors():
             hydra.main(version_base="1.3", config_path=str(CONF / name), config_name=name)(one)()

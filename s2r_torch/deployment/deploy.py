@@ -32,6 +32,7 @@ from s2r_torch.deployment.stopping import Stopping, look
 from s2r_torch.episodes import Ledger
 from s2r_torch.errors import ObservationError, RecordingError, SettingError, UnlikeSimulatorsError
 from s2r_torch.given import refuse_kind, require_having, taking
+from s2r_torch.plain import require_count
 
 LEAST_SHARE = 0.25  # of n_real: half of it is missing in every state, and the noise of D_real doubles
 
@@ -109,7 +110,7 @@ def deploy_recorded(
     Args:
         meta_policy: a trained meta-policy.
         recording: the episodes.
-        minimum: readings that every state must have, at least 2; None for a quarter of n_real, which doubles the noise
+        minimum: readings that every state must have; None for a quarter of n_real, which doubles the noise
             of its density.
         every_reading: use those beyond that, too.
         stopping: look at the first readings, and end as soon as they are enough.
@@ -126,12 +127,10 @@ def deploy_recorded(
         got, cause = f"shape {list(recording.x.shape)}", "policy.condition_on takes those of several worlds"
         raise RecordingError(expected="readings of one world [episodes, H, d]", got=got, cause=cause)
     n_real = meta_policy.n_real
-    if minimum is not None and minimum < 2:
-        raise SettingError(expected="minimum >= 2 readings", got=str(minimum), cause="no density of a single reading")
-    if minimum is not None and minimum > n_real and not every_reading:
+    if minimum is not None and require_count("minimum", minimum) > n_real and not every_reading:
         cause = "more than are used: every_reading=True uses all"
         raise SettingError(expected=f"minimum <= {n_real}, the policy's n_real", got=str(minimum), cause=cause)
-    least = max(2, math.ceil(LEAST_SHARE * n_real)) if minimum is None else minimum
+    least = math.ceil(LEAST_SHARE * n_real) if minimum is None else minimum
 
     def until(n: int) -> Recording:
         require_readings(meta_policy, recording, n if stopping else least if every_reading else min(least, n))

@@ -13,7 +13,7 @@ from s2r_torch.deployment.recording.tables import check_ending
 from s2r_torch.deployment.stopping import Stopping
 from s2r_torch.errors import SettingError
 from s2r_torch.files.whole import probe, real_path
-from s2r_torch.schema import OneOf, Positive, Range, Settings, build, defaults
+from s2r_torch.schema import OneOf, Positive, Settings, Size, build, defaults
 from s2r_torch.text import printable
 
 
@@ -62,7 +62,7 @@ class RecordedWorld(Settings):
 
     file: str | None = None
     short_episodes: bool = False
-    minimum: Annotated[int, Range(2)] | None = None
+    minimum: Size | None = None
     every_reading: bool = False
 
 

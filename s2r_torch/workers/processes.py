@@ -42,9 +42,12 @@ class Processes:
 
     def __init__(self, count: int):
         limit = os.environ.get(LIMIT, "1")
-        if not limit.isdecimal():
+        try:
+            int(limit)
+        except ValueError:
             cause = "a variable of the environment that joblib reads; unset it, or say a number"
-            raise SettingError(expected=f"a whole number in {LIMIT}", got=printable(repr(limit), 60), cause=cause)
+            got = printable(repr(limit), 60)
+            raise SettingError(expected=f"a whole number in {LIMIT}", got=got, cause=cause) from None
         self.count, self.cpu_seconds = count, 0.0
 
     def map(self, task: Task, shared: Any, payloads: Sequence[Any], hear: Tell = unheard) -> Generator[Any, None, None]:

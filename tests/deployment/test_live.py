@@ -229,6 +229,29 @@ def test_a_driver_that_takes_signals_gives_them_back():
         assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_driver_may_keep_the_signals_that_wake_its_threads():
+    """Taken away from it, the next one would end the script that it works for."""
+
+    def woken(number, frame):
+        pass
+
+    def takes(x):
+        signal.signal(signal.SIGUSR1, woken)
+        signal.signal(signal.SIGXCPU, woken)
+        return x
+
+    def ends(number, frame):
+        raise AssertionError
+
+    before = {number: signal.signal(number, ends) for number in (signal.SIGUSR1, signal.SIGXCPU)}
+    try:
+        GuardedWorld(World(reset=takes), Ledger()).reset(2)
+        assert signal.getsignal(signal.SIGUSR1) is woken and signal.getsignal(signal.SIGXCPU) is ends
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def test_a_close_that_hangs_is_ended_by_a_second_signal():
     def hangs():
         signal.raise_signal(signal.SIGINT)

@@ -429,5 +429,17 @@ def test_states_that_differ_by_rounding_alone_are_named():
 
     sums, theta = railed(step=walk(0.125), horizon=5, sensor=Reading.inner), torch.tensor([[0.0, 0.5]])
     assert len(sums.truth(theta).graph.paths) == 15
-    with pytest.raises(GraphMismatchError, match=r"rounding does; got .*likely cause: fractions summed in another"):
-        railed(step=walk(0.1), horizon=5, sensor=Reading.inner).truth(theta)
+    for size in (0.1, 1e5 + 0.1):
+        with pytest.raises(GraphMismatchError, match=r"rounding does; got .*likely cause: fractions summed in another"):
+            railed(step=walk(size), horizon=5, sensor=Reading.inner).truth(theta)
+
+
+@pytest.mark.parametrize(("start", "size"), [(1.7e9, 1.0), (5e6, 2.0**-10), (1.0, 2.0**-40), (0.0, 2.0**-60)])
+def test_states_may_differ_little_beside_where_they_are(start, size):
+    """Seconds since 1970, millimetres of a map's metres, and units that make all numbers small."""
+
+    def step(theta, place, action):
+        return place + (size if action else -size), theta.w if action else 1 - theta.w
+
+    family = railed(step=step, start=start, horizon=5, sensor=Reading.inner)
+    assert len(family.truth(torch.tensor([[0.0, 0.5]])).graph.paths) == 15

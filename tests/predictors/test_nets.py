@@ -121,6 +121,7 @@ def test_a_file_older_than_an_option_has_its_default():
     recipe = net.recipe()
     for option in ("profiles", "positions", "places"):
         recipe["settings"].pop(option)
+    assert "places" not in net.tensors()  # nor is it in such a file
     again = type(net).from_recipe(recipe, net.tensors(), net.problem)
     assert again.settings() == net.settings()
     recipe["settings"].pop("width")
@@ -469,6 +470,11 @@ def test_a_size_that_is_none_is_refused_by_name(name, size):
     if name != "lookup":
         with pytest.raises(SettingError, match=rf"net\.{name}\.{key} >= 1"):
             make_net(name, where, **{key: 0})
+
+
+def test_a_size_that_a_subclass_does_not_name_is_that_of_its_parent():
+    mine = type("Mine", (net_class("sets"),), {"options": {"gain": 2}, "name": "mine"})
+    assert mine(problem("line"), 1, seeded()).size_of("set_width") == net_class("sets").options["set_width"] > 1
 
 
 def test_places_are_those_of_training_simulators_and_travel_with_the_net():

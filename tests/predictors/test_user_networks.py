@@ -293,6 +293,14 @@ class Random(nn.Module):
         return self.linear(torch.relu(x @ self.features))
 
 
+class Kept(nn.Linear):
+    """Numbers that it draws, kept as they are."""
+
+    def __init__(self, inputs, outputs, draw):
+        super().__init__(inputs, outputs)
+        self.register_buffer("drawn", draw(inputs))
+
+
 class Again(nn.Module):
     """Runs its first layer again for gradients, from the parameters that it holds by then."""
 
@@ -443,6 +451,14 @@ REFUSED = {
     "hook of a module": (
         hooked(lambda made: made[1].register_full_backward_hook(lambda m, g, _: g)),
         "gradients without hooks .* on 1",
+    ),
+    "an order of its own": (
+        lambda i, o: Kept(i, o, torch.randperm),
+        "whole numbers and masks that all members share .*; got others; .*make it real numbers",
+    ),
+    "buffers of other shapes": (
+        lambda i, o: Kept(i, o, lambda n: torch.zeros(int(torch.randint(1000, ())))),
+        "members alike but for their numbers .*; got parameters or buffers of other shapes",
     ),
     "checkpoint": (
         Again,

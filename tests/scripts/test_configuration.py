@@ -179,7 +179,9 @@ def test_options_and_settings_in_any_order(run, tmp_path):
     done = []
     job = lambda cfg, folder, console: done.append((cfg.name, cfg.seed))  # noqa: E731
     assert run("+experiment=grid", "-m", "seed=0,1", job=job)[0] == 0 and [seed for _, seed in done] == [0, 1]
-    assert run("seed=2", "--config-dir", "mine", "+small@_global_=small", job=job)[0] == 2
+    assert run("seed=2", "--config-dir", "mine", "+small=null", job=job)[0] == 0 and done[-1][1] == 2
+    assert run("+experiment=grid", "--info", "defaults", job=job)[0] == 0
+    assert run("+experiment=grid", "--info", job=job)[0] == 0 and len(done) == 3
 
 
 def test_a_setting_that_leads_nowhere_is_one_line_though_the_ending_asks_for_it(run, capfd):

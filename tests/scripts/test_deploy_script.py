@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import ModuleType
 
 import gymnasium
 import pytest
@@ -35,7 +36,7 @@ from s2r_torch.errors import (
     SimulatorError,
     UnlikeSimulatorsError,
 )
-from s2r_torch.registry import import_plugins
+from s2r_torch.registry import import_of_users, import_plugins
 from s2r_torch.reports.endings import Ended, clear_ending
 from s2r_torch.runs.deploying import instead
 
@@ -186,6 +187,23 @@ def test_a_module_that_another_one_hides_is_told(site):
             deploy("world=gym", f"world.make={name}:connect")
         with pytest.raises(SettingError, match="of the working folder"):
             import_plugins([name])
+
+
+def test_a_compiled_module_beside_its_source_is_the_working_folder_s(site, monkeypatch):
+    compiled = ModuleType("fast")
+    compiled.__file__ = str(site / "fast.cpython.so")
+    (site / "fast.py").touch()
+    monkeypatch.setitem(sys.modules, "fast", compiled)
+    assert import_of_users("fast") is compiled
+
+
+def test_a_log_from_before_ledgers_named_worlds_is_gone_on_from(site):
+    deploy("world=grid", "world.seed=1", "log=real.csv")
+    ledger = site / "real.csv.ledger.json"
+    facts = json.loads(ledger.read_text())
+    ledger.write_text(json.dumps({key: value for key, value in facts.items() if key != "world"}))
+    deploy("world=grid", "world.seed=1", "log=real.csv")
+    assert json.loads(ledger.read_text())["world"] == facts["world"] == "grid, world 1"
 
 
 def test_a_log_is_of_one_world(site):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from joblib.externals import loky
 from support import tasks
 from torch import nn
 
@@ -300,8 +301,13 @@ def test_a_setting_says_who_works_and_changes_no_result():
         RunSettings(workers="dask")
 
 
-@pytest.mark.parametrize("given", ["abc", "", "2.5", "-1"])
+@pytest.mark.parametrize("given", ["abc", "", "2.5"])
 def test_a_variable_that_joblib_cannot_read_is_told_before_any_work(monkeypatch, given):
+    for fine in ("4", " 4 ", "+4", "-1"):
+        monkeypatch.setenv("LOKY_MAX_CPU_COUNT", fine)
+        assert workers_of(2).count == 2 and loky.cpu_count() >= 1
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", given)
+    with pytest.raises(ValueError):
+        loky.cpu_count()
     with pytest.raises(SettingError, match="a whole number in LOKY_MAX_CPU_COUNT; got "):
         workers_of(2)

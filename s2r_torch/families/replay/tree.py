@@ -18,7 +18,7 @@ from s2r_torch.families.layered import depth_first
 from s2r_torch.families.replay.sameness import same
 
 PROBES = 32  # random paths that a merged graph is checked on
-ROUNDING = 1e-9  # of the largest of its kind: two places that differ by less are one
+ROUNDING = 1e-13  # of the largest number of its kind: sums of the same numbers differ by less
 MOST_PLACES = 2048  # different places that are looked at before a graph is given up
 
 
@@ -236,13 +236,13 @@ def merged_graph(tree: ReplayTree, horizon: int, root: int = 0) -> tuple[StateGr
 
 
 def _require_apart(tree: ReplayTree, graph: StateGraph, of_state: Tensor) -> None:
-    """Raises GraphMismatchError where states of a layer differ by less than sums of the same numbers may."""
+    """Raises GraphMismatchError where states of a layer differ by no more than sums of the same numbers may."""
     latent, ended = tree.latent(of_state), tree.ended(of_state)
+    rounding = ROUNDING * latent.abs().amax(0)
     for step in range(graph.horizon):
         layer = (graph.layer == step).nonzero().flatten()
         gap = (latent[layer, None] - latent[None, layer]).abs()  # [k, k, l]
-        size = latent[layer].abs().amax(0)
-        near = (gap <= ROUNDING * size).all(-1) & (gap > 0).any(-1) & (ended[layer, None] == ended[None, layer])
+        near = (gap <= rounding).all(-1) & (gap > 0).any(-1) & (ended[layer, None] == ended[None, layer])
         if bool(near.any()):
             one, other = layer[near.nonzero()[0]].tolist()
             raise GraphMismatchError(

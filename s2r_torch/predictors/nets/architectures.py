@@ -76,12 +76,13 @@ class LookupNet(StatisticsNet):
     """
 
     options = {"profiles": False, "positions": False, "places": 0}
-    places: Tensor  # [K, xi, d]
+    places: Tensor | None  # [K, xi, d]
 
     def setup(self) -> None:
         super().setup()
         size = self.size_of("places", least=0), self.problem.graph.num_states, self.problem.grid.obs_dim
-        self.register_buffer("places", torch.zeros(size, dtype=torch.float32))
+        places = torch.zeros(size, dtype=torch.float32) if size[0] else None  # as in files older than this option
+        self.register_buffer("places", places)
 
     @takes_patches
     def summary(self, D: Densities) -> Tensor:
@@ -91,14 +92,14 @@ class LookupNet(StatisticsNet):
             parts.append(layer_means(steepest_falls(D, grid.shape, ways(grid.obs_dim)), layer).flatten(1))
         if chosen("positions"):
             parts.append(linear_functionals(D, self.functionals).flatten(1))
-        if len(self.places):
+        if self.places is not None:
             parts.append(agreement(D, self.places, grid)[:, None])
         return torch.cat(parts, -1)
 
     @torch.no_grad()
     def fit_scales(self, D: Densities) -> None:
         """Training simulators say where states are seen."""
-        if len(self.places):
+        if self.places is not None:
             self.places.copy_(places_between(centres(D, self.problem.grid), len(self.places)))
         super().fit_scales(D)
 

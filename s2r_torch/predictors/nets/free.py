@@ -290,13 +290,13 @@ class _Examined:
         self._require_alone(first, around)
         own: set[str] = set()
         for other in others:
-            if {k: v.shape for k, v in other.named_parameters()} != {k: v.shape for k, v in first.named_parameters()}:
-                self.refuse(
-                    "members alike but for their numbers", "parameters of other shapes", "a random architecture"
-                )
+            if _shapes(other) != _shapes(first):
+                got = "parameters or buffers of other shapes"
+                self.refuse("members alike but for their numbers", got, "a random architecture")
             own |= {name for name, buffer in other.named_buffers() if not torch.equal(buffer, constants[name])}
         if any(not constants[name].is_floating_point() for name in own):
-            self.refuse("buffers that all members share", "others", "numbers of its own: make them parameters")
+            cause = "an order or a mask of its own: make it real numbers, or the same for all"
+            self.refuse("whole numbers and masks that all members share", "others", cause)
         kept = [dict((*m.named_parameters(), *m.named_buffers())) for m in self.modules]
         wanted = {name: p.requires_grad for name, p in first.named_parameters()} | dict.fromkeys(sorted(own), False)
         stacked = {name: (torch.stack([k[name].detach() for k in kept]), trains) for name, trains in wanted.items()}
@@ -349,6 +349,10 @@ def _ties(module: nn.Module) -> dict[str, str]:
     first: dict[int, str] = {}
     named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     return {name: first[id(value)] for name, value in named if first.setdefault(id(value), name) != name}
+
+
+def _shapes(module: nn.Module) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in (*module.named_parameters(), *module.named_buffers())}
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

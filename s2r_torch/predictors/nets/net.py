@@ -20,6 +20,7 @@ them, `make_embedding`; `@register("name")` makes `net=name` work:
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -116,10 +117,13 @@ class Net(nn.Module):
         require_constructor(cls)
 
     def size_of(self, option: str, least: int = 1) -> int:
-        """An option that is a size; SettingError where it is none, or more than a policy file may hold."""
-        return require_count(
-            f"net.{self.name}.{option}", self.options.get(option, least), LARGEST, TOO_LARGE, least=least
-        )
+        """An option that is a size, its own default where a subclass has other options instead.
+
+        Raises:
+            SettingError: it is no size, or more than a policy file may hold.
+        """
+        told = ChainMap(self.options, *(vars(cls).get("options", {}) for cls in type(self).__mro__))
+        return require_count(f"net.{self.name}.{option}", told[option], LARGEST, TOO_LARGE, least=least)
 
     # -- what an architecture gives ---------------------------------------------------------------------------------
 
