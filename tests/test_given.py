@@ -274,3 +274,10 @@ def test_arguments_that_there_are_not_are_told():
     ):
         with pytest.raises(SettingError, match=f"arguments of .*look: world, time_limit; got {got}; .*{cause}"):
             wrong()
+
+    class Robot:
+        @given.taking()
+        def __init__(self, port: int): ...
+
+    with pytest.raises(SettingError, match=r"arguments of [^ ]*Robot: port; got .*; likely cause: a typo for port"):
+        Robot(prt=3)

@@ -254,6 +254,9 @@ def test_short_episodes_and_few_readings():
     lengths = torch.arange(len(log)) % GRAPH.horizon + 1
     assert not found(Recording(log.actions, log.x, lengths))
     assert not found(Recording.empty(GRID.spec))
+    log.x[3, 0] = -897.1  # one of a few, as chance makes of one of a hundred
+    (off,) = found(Recording(log.actions[:5], log.x[:5], log.length[:5]))
+    assert "1 readings lie off the grid" in off.text and not off.doubt
 
 
 # -- causes -----------------------------------------------------------------------------------------------------------

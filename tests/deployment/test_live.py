@@ -76,12 +76,13 @@ def test_what_a_world_shows_is_checked(spoil, message):
 
 
 def test_what_float32_rounds_over_an_end_of_the_range_is_the_end():
-    rounded = torch.tensor(-1.1, dtype=torch.float32)
-    beyond = float(rounded.nextafter(torch.tensor(-2.0)))
-    for shown, seen in ((float(rounded), -1.1), (beyond, beyond)):
-        world = World(reset=lambda x, shown=shown: torch.full_like(x, shown, dtype=torch.float64))
-        world.spec = replace(WORLD.spec, low=(-1.1,))
-        assert float(GuardedWorld(world, Ledger()).reset(2)[0, 0]) == seen
+    for end in (-1.1, 1.1):
+        rounded = torch.tensor(end, dtype=torch.float32)
+        beyond = float(rounded.nextafter(2 * rounded))
+        for shown, seen in ((float(rounded), end), (beyond, beyond)):
+            world = World(reset=lambda x, shown=shown: torch.full_like(x, shown, dtype=torch.float64))
+            world.spec = replace(WORLD.spec, low=(-1.1,), high=(1.1,))
+            assert float(GuardedWorld(world, Ledger()).reset(2)[0, 0]) == seen
 
 
 def test_the_place_of_a_bad_reading_is_named():
@@ -250,6 +251,18 @@ def test_a_driver_may_keep_the_signals_that_wake_its_threads():
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def test_a_thread_has_no_signals_to_give_back():
+    def look():
+        with closing(world):
+            shown.append(GuardedWorld(world, Ledger()).reset(2))
+
+    world, shown = World(), []
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert len(shown) == world.closed == 1
 
 
 def test_a_close_that_hangs_is_ended_by_a_second_signal():

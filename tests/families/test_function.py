@@ -412,7 +412,12 @@ def test_a_box_of_few_states_holds_heavy_tails():
 
 
 @pytest.mark.parametrize(
-    ("change", "got"), [(lambda x: x.numpy(), r"ndarray of shape \[."), (lambda x: x[..., 0], r"Tensor of shape \[.")]
+    ("change", "got"),
+    [
+        (lambda x: x.numpy(), r"ndarray of shape \[."),
+        (lambda x: x[..., 0], r"Tensor of shape \[."),
+        (lambda x: x.mT, r"Tensor of shape \[.*, 1, "),
+    ],
 )
 @pytest.mark.parametrize("box", [{}, {"low": None, "high": None}])
 def test_readings_of_another_kind_are_named(change, got, box):

@@ -472,6 +472,11 @@ def test_a_size_that_is_none_is_refused_by_name(name, size):
             make_net(name, where, **{key: 0})
 
 
+def test_ways_are_axes_and_diagonals_of_two():
+    for d, count in ((1, 2), (2, 8), (3, 18)):
+        assert len({*architectures.ways(d)}) == count * len(architectures.REACH)
+
+
 def test_a_size_that_a_subclass_does_not_name_is_that_of_its_parent():
     mine = type("Mine", (net_class("sets"),), {"options": {"gain": 2}, "name": "mine"})
     assert mine(problem("line"), 1, seeded()).size_of("set_width") == net_class("sets").options["set_width"] > 1

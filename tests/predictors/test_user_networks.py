@@ -448,6 +448,14 @@ REFUSED = {
         hooked(lambda made: made[0].weight.register_hook(lambda g: 0 * g)),
         "gradients without hooks from Mine.module; got hooks on 0.weight; .*freezes a parameter",
     ),
+    "hook behind a gradient": (
+        hooked(lambda made: made[0].bias.register_post_accumulate_grad_hook(lambda p: None)),
+        "gradients without hooks .* on 0.bias",
+    ),
+    "hook before a gradient": (
+        hooked(lambda made: made[1].register_full_backward_pre_hook(lambda m, g: g)),
+        "gradients without hooks .* on 1",
+    ),
     "hook of a module": (
         hooked(lambda made: made[1].register_full_backward_hook(lambda m, g, _: g)),
         "gradients without hooks .* on 1",

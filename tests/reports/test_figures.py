@@ -88,6 +88,13 @@ def test_simulators_that_are_unlike():
     assert unlike_simulators(D_hat[:1]) == [0]
 
 
+def test_a_users_backend_stays(monkeypatch):
+    monkeypatch.setitem(matplotlib.rcParams, "backend", "svg")
+    with plain_look():
+        assert matplotlib.rcParams["backend"] == "svg"
+    assert matplotlib.rcParams["backend"] == "svg"
+
+
 def test_a_users_matplotlibrc_changes_no_picture():
     """LaTeX that is not installed, fonts that are not there, another resolution: pictures are as without."""
 

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from io import StringIO
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from s2r_torch.deployment.policy_file import load_policy, read
 from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.errors import FolderError, SettingError
 from s2r_torch.families import make_family
+from s2r_torch.families.draws import Draws
 from s2r_torch.families.exact import optimal, policy_values
 from s2r_torch.families.grid import Grid
 from s2r_torch.learning.walks import walks_of
@@ -138,19 +140,35 @@ def test_what_falls_short_is_learned_again_with_twice_the_sizes(tmp_path):
 @pytest.mark.parametrize(("told", "looks"), [(0, 1), (1, 2), (9, 3)])
 def test_more_is_drawn_while_it_is_open_what_is_lost(monkeypatch, told, looks):
     """At look `told` it is no longer open; three looks are allowed."""
-    counts = []
+    counts, purposes, simulators = [], [], Draws.simulators
+
+    def drawing(draws, purpose, count):
+        purposes.append(purpose)
+        return simulators(draws, purpose, count)
 
     def planted(graph, policy, *rest):
         counts.append(len(policy))
         return replace(appraise(graph, policy, *rest), lost=(-1.0, 1.0 if len(counts) <= told else -1.0))
 
     monkeypatch.setattr(stages, "appraise_policy", planted)
+    monkeypatch.setattr(Draws, "simulators", drawing)
     results = execute(small_settings("+experiment=grid", "appraisal.looks=3"), make_family("grid"))
     assert counts == [4, 8, 16][:looks]
     each = [3 * 100 + 2 + 6 * n for n in (8, 32, 128)]  # a rehearsal, its episodes, rewards
     assert results.episodes["appraise"] == sum(count * n for count, n in zip(counts, each, strict=False))
-    drawn = [results.draws.theta(f"appraise 1{look}", 4) for look in ("", ", look 2", ", look 3")]
-    assert not torch.isclose(drawn[0], drawn[1]).any() and not torch.isclose(drawn[1], drawn[2]).any()  # fresh ones
+    drawn = [results.draws.theta(purpose, 4) for purpose in purposes if purpose.startswith("appraise")]
+    assert len(drawn) == looks and not any(torch.isclose(a, b).any() for a, b in combinations(drawn, 2))  # fresh ones
+
+
+@pytest.mark.parametrize("adds", [-1.0, 1.0])
+def test_what_does_better_without_densities_is_said_unless_the_appraisal_says_it(monkeypatch, adds):
+    def planted(*found):
+        return replace(appraise(*found), lost=(0.9, 0.9), needed=(adds, adds), over_list=(0.0, 0.0))
+
+    monkeypatch.setattr(stages, "appraise_policy", planted)
+    monkeypatch.setattr(evaluation, "worth_of_looking", lambda *_: ["a list does better"])
+    results = execute(small_settings("+experiment=grid"), make_family("grid"))
+    assert ("a list does better" in results.evaluated.notices) == (adds > 0)
 
 
 @pytest.mark.parametrize(("earned", "best", "attempts"), [((0.5, 0.3, 0.4), 1, 3), ((0.3, 0.7, 0.1), 2, 2)])
@@ -192,12 +210,14 @@ def test_every_episode_is_counted(finished):
     """
     walks, counts = len(walks_of(finished.explored.exploration.graph)), finished.episodes
     assert counts["explore"] == 24 * 500 + 2 * walks * 4 * 250 + (24 + 4) * 3 * 100
-    assert counts["train"] == 24 * 6 * 16 // 2 + 24 * (3 + 10 + 30) * 3  # and of densities of few
+    assert counts["train"] == 24 * 6 * 16 // 2 + 24 * (1 + 2 + 4 + 10 + 30) * 3  # and of densities of few
     # decisions, densities, rollouts; and those of what is blind, and of the list beside it
     assert counts["calibrate"] == 4 * (6 * 50 // 2 + 3 * 100 + 2 + 2 * 50)
     assert counts["real"] == 2 * 300
     assert counts["certify"] == 8 * (3 * 100 + 4 + 3 * 50)  # rehearsals, their episodes, accurate densities
-    assert counts["evaluate"] == 20 * 3 * (5 + 10 + 20 + 50 + 100 + 200)  # the curve; this family's values are exact
+    assert counts["evaluate"] == 20 * 3 * (
+        1 + 2 + 5 + 10 + 20 + 50 + 100 + 200
+    )  # the curve; this family's values are exact
 
 
 def test_run_folder_has_every_stage(finished, folder):

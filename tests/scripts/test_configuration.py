@@ -186,7 +186,7 @@ def test_options_and_settings_in_any_order(run, tmp_path):
 
 def test_a_setting_that_leads_nowhere_is_one_line_though_the_ending_asks_for_it(run, capfd):
     code, text = run("checkpoint=a", "log=${nope}", name="deploy", kept=lambda cfg, folder: f"kept in {cfg.log}")
-    assert code == 2 and "Interpolation key 'nope' not found" in text
+    assert code == 2 and text.startswith("SettingError") and "Interpolation key 'nope' not found" in text
     assert text.count("\n") == 1 and "Error executing" not in capfd.readouterr().err
 
 

@@ -113,7 +113,8 @@ def off_grid(contents: Contents, graph: StateGraph, estimator: DensityEstimator)
         if bool(more_than_a_share(torch.tensor(those.sum()), len(those), estimator.off_grid_limit)):
             raise ObservationError(
                 expected=f"at most {estimator.off_grid_limit:.2%} of a state's samples off the grid",
-                got=f"{those.mean():.2%} {after(graph.paths[s])}; the first is {name!r} = {where}, the grid's is {box}",
+                got=f"{those.mean():.2%} {after(graph.paths[s])}; the first of all is {name!r} = {where}, "
+                f"the grid's is {box}",
                 cause=off_range(contents.x.reshape(-1, len(contents.names)), j, [*low], [*high], contents.names),
             )
     return [Finding(f"{int(off.any(-1).sum())} readings lie off the grid, the first {name!r} = {where}", False)]

@@ -237,12 +237,12 @@ def merged_graph(tree: ReplayTree, horizon: int, root: int = 0) -> tuple[StateGr
 
 def _require_apart(tree: ReplayTree, graph: StateGraph, of_state: Tensor) -> None:
     """Raises GraphMismatchError where states of a layer differ by no more than sums of the same numbers may."""
-    latent, ended = tree.latent(of_state), tree.ended(of_state)
+    latent = tree.latent(of_state)
     rounding = ROUNDING * latent.abs().amax(0)
     for step in range(graph.horizon):
         layer = (graph.layer == step).nonzero().flatten()
         gap = (latent[layer, None] - latent[None, layer]).abs()  # [k, k, l]
-        near = (gap <= rounding).all(-1) & (gap > 0).any(-1) & (ended[layer, None] == ended[None, layer])
+        near = (gap <= rounding).all(-1) & (gap > 0).any(-1)
         if bool(near.any()):
             one, other = layer[near.nonzero()[0]].tolist()
             raise GraphMismatchError(

@@ -64,7 +64,7 @@ def steepest_falls(D: Densities, shape: Sequence[int], steps: Sequence[Sequence[
         for axis, k in zip(range(-len(moved), 0), moved, strict=True):
             size = padded.shape[axis] - abs(k)
             here, there = here.narrow(axis, max(-k, 0), size), there.narrow(axis, max(k, 0), size)
-        falls.append((here - there).amax(tuple(range(-len(moved), 0))).clamp(min=0) / 2)
+        falls.append((here - there).amax(tuple(range(-len(moved), 0))) / 2)
     return torch.stack(falls, -1)
 
 
