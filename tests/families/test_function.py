@@ -17,6 +17,7 @@ from s2r_torch.errors import (
 from s2r_torch.families import exact
 from s2r_torch.families.check import check_family
 from s2r_torch.families.function import BatchedFamily, FunctionFamily
+from s2r_torch.families.replay import tree
 from s2r_torch.families.replay.proposals import propose_scale
 from s2r_torch.families.sensors import AffineSensor, uniform_prior
 from s2r_torch.rng import Seed
@@ -426,12 +427,14 @@ def test_readings_of_another_kind_are_named(change, got, box):
         run(railed(sensor=sensor))
 
 
-def test_states_that_differ_by_rounding_alone_are_named():
+@pytest.mark.parametrize("at_once", [1, 20, tree.COMPARED])
+def test_states_that_differ_by_rounding_alone_are_named(monkeypatch, at_once):
     """0.1 + 0.2 - 0.1 is not 0.2: fractions that are summed in another order made states of their own."""
 
     def walk(size):
         return lambda theta, place, action: (place + (size if action else -size), theta.w if action else 1 - theta.w)
 
+    monkeypatch.setattr(tree, "COMPARED", at_once)
     sums, theta = railed(step=walk(0.125), horizon=5, sensor=Reading.inner), torch.tensor([[0.0, 0.5]])
     assert len(sums.truth(theta).graph.paths) == 15
     for size in (0.1, 1e5 + 0.1):

@@ -19,6 +19,7 @@ from s2r_torch.families.replay.sameness import same
 
 PROBES = 32  # random paths that a merged graph is checked on
 ROUNDING = 1e-13  # of the largest number of its kind: sums of the same numbers differ by less
+COMPARED = 2**22  # numbers of states that are compared at once: 32 MiB
 MOST_PLACES = 2048  # different places that are looked at before a graph is given up
 
 
@@ -241,16 +242,17 @@ def _require_apart(tree: ReplayTree, graph: StateGraph, of_state: Tensor) -> Non
     rounding = ROUNDING * latent.abs().amax(0)
     for step in range(graph.horizon):
         layer = (graph.layer == step).nonzero().flatten()
-        gap = (latent[layer, None] - latent[None, layer]).abs()  # [k, k, l]
-        near = (gap <= rounding).all(-1) & (gap > 0).any(-1)
-        if bool(near.any()):
-            one, other = layer[near.nonzero()[0]].tolist()
-            raise GraphMismatchError(
-                expected="states that are the same or differ by more than rounding does",
-                got=f"{latent[one].tolist()} after actions {graph.paths[one]}, {latent[other].tolist()} after "
-                f"{graph.paths[other]}",
-                cause="fractions summed in another order; count whole steps, or round(...) what step returns",
-            )
+        for some in layer.split(max(1, COMPARED // max(1, latent[layer].numel()))):
+            gap = (latent[some, None] - latent[None, layer]).abs()  # [some, k, l]
+            near = ((gap <= rounding).all(-1) & (gap > 0).any(-1)).nonzero().tolist()
+            if near:
+                one, other = int(some[near[0][0]]), int(layer[near[0][1]])
+                raise GraphMismatchError(
+                    expected="states that are the same or differ by more than rounding does",
+                    got=f"{latent[one].tolist()} after actions {graph.paths[one]}, {latent[other].tolist()} after "
+                    f"{graph.paths[other]}",
+                    cause="fractions summed in another order; count whole steps, or round(...) what step returns",
+                )
 
 
 def _require_states(tree: ReplayTree, graph: StateGraph, of_state: Tensor, root: int) -> None:
