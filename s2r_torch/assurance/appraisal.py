@@ -14,10 +14,11 @@ for each simulator and on average over all:
 
 Where policy and list take the same actions, they are paid by the same draws: what is between them has no noise. Where
 episodes of the policy say otherwise than the graph does, as where states were merged that are different, they count.
-Intervals are Student's of paired differences over simulators. While they leave open whether too much is lost, twice as
-many fresh simulators are looked at, with four times as many draws: where many lists are nearly as good as the best one,
-few draws make the optimum too low. Each of K looks stands for itself at confidence 1 - 0.05 / K, so that all together
-have 95 %. No certificate rests on these simulators.
+Intervals are Student's of paired differences over simulators. Where they leave open whether too much is lost, and the
+estimate is at least half of that, twice as many fresh simulators are looked at, with four times as many draws, eight
+times the episodes: where many lists are nearly as good as the best one, few draws make the optimum too low. Each of K
+looks stands for itself at confidence 1 - 0.05 / K, so that all together have 95 %. No certificate rests on these
+simulators.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class AppraisalSettings(Settings):
         n: draws of every action, per state and simulator.
         n_rollouts: episodes of the policy in each, which must agree with these draws.
         tolerance: share of the optimum that a policy may lose, and that densities must be worth.
-        looks: how often at most, while it is open whether more than `tolerance` is lost; every time at twice as many
-            simulators, with four times as many draws.
+        looks: how often at most, while it is open whether more than `tolerance` is lost and half of it seems to be;
+            every time at twice as many simulators, with four times as many draws.
         attempts: how often a run learns at most, each time with twice the simulators, samples and steps, until no more
             than `tolerance` is surely lost (`budget=auto` makes it 3).
 
@@ -93,6 +94,11 @@ class Appraisal:
     def undecided(self) -> bool:
         """Whether it may lose more, and may not."""
         return not self.falls_short and self.lost[1] > self.tolerance * self.optimum
+
+    @property
+    def worth_another_look(self) -> bool:
+        """Whether it may lose more, and seems to lose half as much at least."""
+        return self.undecided and self.optimum - self.policy > self.tolerance * self.optimum / 2
 
     @property
     def may_fall_short(self) -> bool:

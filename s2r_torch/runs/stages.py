@@ -180,7 +180,7 @@ def learn(context: Context, explored: Explored, trained: Trained, calibrated: Ca
 
 
 def appraise(context: Context, trained: Trained, learned: Learned) -> Appraised:
-    """Compares the policy with what could be had, on fresh simulators; on more of them while these do not tell."""
+    """Compares the policy with what could be had, on fresh simulators; on more of them where these do not tell."""
     sizes, meta_policy = context.settings.appraisal, learned.meta_policy
     if not sizes.simulators:
         return Appraised(None)
@@ -195,7 +195,7 @@ def appraise(context: Context, trained: Trained, learned: Learned) -> Appraised:
         by_graph, folds = decided(simulators, rehearsal.D_hat, meta_policy, sizes.n * 4**look, seed.child("rewards"))
         earned = agreed(by_graph, rehearsal.values)
         found = appraise_policy(graph, earned, fixed, folds, sizes.tolerance, context.attempt, sizes.looks)
-        if not found.undecided:
+        if not found.worth_another_look:
             break
     context.progress.say(f"{found.policy:.3f} of an estimated optimum of {found.optimum:.3f}; list {found.fixed:.3f}")
     return Appraised(found)

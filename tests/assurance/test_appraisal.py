@@ -89,7 +89,7 @@ def verdicts(wrong: float, looks: int = 2, trials: int = 20) -> list[Appraisal]:
             folds = torch.binomial(torch.full_like(reward, 8 * 4**look).expand(FOLDS, -1, -1, -1), reward, generator=g)
             folds = folds / (8 * 4**look)
             verdict = appraise(GRID, totals(GRID, folds.mean(0), lists), fixed, folds, 0.03, looks=looks)
-            if not verdict.undecided:
+            if not verdict.worth_another_look:
                 break
         found.append(verdict)
     return found
@@ -104,7 +104,10 @@ def test_policies_that_lose_much_are_told_and_others_are_not(wrong, told):
 
 
 def test_more_simulators_tell_what_a_hundred_leave_open():
-    assert sum(f.undecided for f in verdicts(0.0, looks=1)) >= 8 > 4 >= sum(f.undecided for f in verdicts(0.0))
+    """Policies that lose 3 %, about as much as is tolerated, and 8 %."""
+    for wrong in (0.1, 0.3):
+        once, twice = (sum(f.may_fall_short for f in verdicts(wrong, looks=n)) for n in (1, 2))
+        assert once >= 8 > 4 >= twice
 
 
 def test_many_lists_that_are_equally_good_leave_no_doubt():
