@@ -123,7 +123,7 @@ def test_wrong_curves_are_refused(wrong):
 @pytest.mark.parametrize(
     ("name", "curve", "words"),
     [
-        ("ours", Curve((1, 5)), "compare.curves.ours.n: a whole number >= 2"),
+        ("few_rewards", Curve((5,), settings={"looks": 1}), "compare.curves.few_rewards.looks: a whole number >= 3"),
         ("open_loop", Curve((3,)), "it has none; got compare.curves.open_loop.n"),
         ("bayes", Curve(settings={"points": "many"}), "compare.curves.bayes.points"),
     ],
