@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
@@ -20,6 +20,19 @@ def handlers() -> dict[int, Callable[[int, FrameType | None], object]]:
     if threading.current_thread() is not threading.main_thread():
         return {}
     return {int(number): handler for number in ENDING if callable(handler := signal.getsignal(number))}
+
+
+@contextmanager
+def handled(by: Mapping[int, Callable[[int, FrameType | None], object]]) -> Iterator[None]:
+    """In the block, signals are handled so; afterwards as before."""
+    before = {number: signal.getsignal(number) for number in by}
+    for number, handler in by.items():
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 @contextmanager

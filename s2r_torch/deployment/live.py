@@ -20,7 +20,7 @@ from s2r_torch.deployment.ranges import within
 from s2r_torch.episodes import Ledger
 from s2r_torch.errors import ObservationError, S2RError, SettingError, SimulatorError
 from s2r_torch.plain import require_count
-from s2r_torch.signals import handlers, our_signals
+from s2r_torch.signals import handled, handlers, our_signals
 from s2r_torch.text import printable
 
 AGAIN = 1.0  # seconds until a call that swallowed its alarm gets another one
@@ -227,12 +227,7 @@ def _impatience_waits() -> Iterator[None]:
         if len(came) > 1:
             before[number](number, frame)
 
-    for number in before:
-        signal.signal(number, wait)
-    try:
+    with handled(dict.fromkeys(before, wait)):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     if came:
         before[came[0]](came[0], None)

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from s2r_torch.errors import S2RError, Terminated
-from s2r_torch.signals import ENDING
+from s2r_torch.signals import ENDING, handled
 from s2r_torch.text import printable
 
 LONGEST = 2000  # characters of a message
@@ -109,15 +109,8 @@ def _signals_raise() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    for number, handler in before.items():
-        if handler != signal.SIG_IGN:
-            signal.signal(number, _raise)
-    try:
+    with handled({number: _raise for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN}):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _raise(number: int, frame: object) -> None:
