@@ -63,7 +63,7 @@ def draw_training(axes: Axes, rows: list[Row]) -> None:
             series.setdefault(name.removeprefix("bellman_risk/"), []).append((step, number))
     for name, points in series.items():
         axes.plot(*zip(*points, strict=True), lw=1, label=name)
-    axes.set_xlabel("steps: rewards, then values, last layer first")
+    axes.set_xlabel("steps: rewards, then values,\nlast layer first")
     axes.set_yscale("symlog", linthresh=1e-3)
     axes.set_ylim(bottom=0)
     axes.set_title("Bellman risk in training", loc="left", fontsize=10)

@@ -111,15 +111,16 @@ class LookupNet(StatisticsNet):
         Profiles and positions of the densities of the most readings, places at the fewest.
         """
         settings = super().suited(problem, data, settings)
-        graph, undecided = problem.graph, [name for name in cls.options if name not in settings]
+        undecided = [name for name in LookupNet.options if name in cls.options and name not in settings]
+        if not undecided:
+            return settings
+        graph, grid = problem.graph, problem.grid
         paid = data.mean_rewards(problem.spec.num_actions).flatten(1)
 
         def seen(D: Densities, **options: Any) -> Tensor:
-            net = LookupNet(problem, 1, torch.Generator(), **options)
-            net.fit_scales(data.D)
-            return net.summaries(D).double()
+            return LookupNet(problem, 1, torch.Generator(), **options).summaries(D).double()
 
-        shapes, d = ("profiles", "positions"), problem.grid.obs_dim
+        shapes, d = ("profiles", "positions"), grid.obs_dim
         several, (H, xi) = seen(data.D, **dict.fromkeys(shapes, True)), (graph.horizon, graph.num_states)
         always, *more = several.split([several.shape[1] - H * len(ways(d)) - xi * d, H * len(ways(d)), xi * d], 1)
 
@@ -133,8 +134,10 @@ class LookupNet(StatisticsNet):
         if "places" in undecided and data.fewer:
             fewest = data.fewer[min(data.fewer)]
             count = min(PLACES, max(FEW_PLACES, LOOKED_AT // graph.num_states))
-            with_, without = (Regression(seen(fewest, places=k)).explained(paid) for k in (count, 0))
-            settings["places"] = count if with_ - without > TOLD else 0
+            without, places = seen(fewest), places_between(centres(data.D, grid), count).float()
+            agreed = agreement(fewest.to(torch.float32), places, grid)[:, None]
+            told_by = [Regression(features).explained(paid) for features in (without, torch.cat([without, agreed], 1))]
+            settings["places"] = count if told_by[1] - told_by[0] > TOLD else 0
         return settings
 
 
