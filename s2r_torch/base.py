@@ -383,6 +383,16 @@ class Shaped(Protocol):
     def shape(self) -> torch.Size: ...
 
 
+def require_numbers(name: str, tensor: Tensor) -> None:
+    """Raises ObservationError for a tensor whose numbers nobody can look at."""
+    try:
+        tensor.detach().numpy()
+    except (RuntimeError, TypeError) as error:
+        cause = "torch.func.vmap, a program that is being exported, or the device meta: give all readings at once"
+        got = printable(error, 80)
+        raise ObservationError(expected=f"{name} whose numbers can be seen", got=got, cause=cause) from error
+
+
 def check_shape(name: str, tensor: Shaped, expected: tuple[int | None, ...], cause: str) -> None:
     """Raises ObservationError unless `tensor` has that shape; None matches any size."""
     sizes = tensor.shape

@@ -11,7 +11,6 @@ s2r_torch.errors.SettingError: expected count: a whole number; got str: '3'; lik
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import itertools
@@ -26,6 +25,7 @@ import numpy as np
 from torch import Tensor
 
 from s2r_torch.errors import SettingError
+from s2r_torch.schema.values import bound_to
 from s2r_torch.text import printable
 
 P = ParamSpec("P")
@@ -80,7 +80,7 @@ def taking(**kinds: type | tuple[type | None, ...]) -> Callable[[Callable[P, R]]
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            bound = _bound(function, signature, args, kwargs)
+            bound = bound_to(function.__qualname__.removesuffix(".__init__"), signature, args, kwargs)
             for name, value in bound.arguments.items():
                 kinds = wanted().get(name, ())
                 if isinstance(value, Tensor) and value.ndim == 0 and {Integral, Real} & {*kinds}:
@@ -92,20 +92,6 @@ def taking(**kinds: type | tuple[type | None, ...]) -> Callable[[Callable[P, R]]
         return checked
 
     return decorate
-
-
-def _bound(function: Callable, signature: inspect.Signature, args: tuple, kwargs: dict) -> inspect.BoundArguments:
-    """What each argument is given; raises SettingError for one that there is not, or that is left out."""
-    try:
-        return signature.bind(*args, **kwargs)
-    except TypeError as error:
-        names = [name for name in signature.parameters if name != "self"]
-        near = [difflib.get_close_matches(name, names, 1) for name in kwargs if name not in names]
-        raise SettingError(
-            expected=f"arguments of {function.__qualname__.removesuffix('.__init__')}: {', '.join(names)}",
-            got=str(error).removeprefix("got an "),
-            cause=f"a typo for {near[0][0]}" if near and near[0] else "one too many, or one left out",
-        ) from None
 
 
 def fits(value: object, kinds: tuple[type, ...]) -> bool:

@@ -15,7 +15,18 @@ from typing import Any
 
 from s2r_torch.defaults import plain_torch
 from s2r_torch.errors import S2RError, SettingError
-from s2r_torch.text import printable
+from s2r_torch.text import NAME, printable
+
+
+def require_name(name: object, kind: str, cause: str = "") -> str:
+    """Returns a name that can stand in command lines, keys, tables and files, else raises SettingError."""
+    if not (isinstance(name, str) and NAME.fullmatch(name)):
+        raise SettingError(
+            expected=f"a name for a {kind}: at most 64 letters, digits, underscores and hyphens, a letter first",
+            got=printable(repr(name), 80),
+            cause=cause or "names stand in command lines, keys, tables and files",
+        )
+    return name
 
 
 class Registry(Mapping[str, Any]):
@@ -40,18 +51,7 @@ class Registry(Mapping[str, Any]):
             SettingError: something else has that name.
         """
 
-        if not isinstance(name, str) or not name.strip():
-            raise SettingError(
-                expected=f"the name of a {self.kind}: @register_...('name') above its class",
-                got=printable(repr(name), 80),
-                cause="a decorator without its name in brackets",
-            )
-        if not name.isidentifier():
-            raise SettingError(
-                expected=f"a name of letters, digits and underscores for a {self.kind}, a letter first",
-                got=printable(repr(name), 80),
-                cause="names stand in command lines, keys and files",
-            )
+        require_name(name, self.kind, "" if isinstance(name, str) else "a decorator without its name in brackets")
 
         def add(cls: Any) -> Any:
             if not callable(cls) or not hasattr(cls, "__qualname__"):

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from types import FrameType
 
 ENDING = (  # signals that end a script
-    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),  # of a keyboard, a service, a line that breaks
-    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),  # of a scheduler whose time is up
+    *(signal.SIGINT, signal.SIGQUIT),  # of a keyboard
+    *(signal.SIGTERM, signal.SIGHUP),  # of a service, a line that breaks
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM),  # of a scheduler or a watch whose time is up
 )
-OF_DRIVERS = {signal.SIGUSR1, signal.SIGUSR2}  # by which drivers wake threads of their own, too
+OF_DRIVERS = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM}  # by which drivers wake threads and time calls, too
 
 
 def handlers() -> dict[int, Callable[[int, FrameType | None], object]]:

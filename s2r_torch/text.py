@@ -8,7 +8,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+NAME = re.compile(r"[a-z_][\w-]{0,63}", re.ASCII | re.IGNORECASE)  # what Hydra takes as a key, and every file system
 
 
 def printable(text: object, most: int = 200) -> str:

@@ -179,7 +179,7 @@ CALLS = {
         lambda: s2r_torch.deploy(META, SimpleNamespace(spec=META.spec, reset=0, step=0, episodes_at_once=2.5)),
         "episodes_at_once >= 1, a whole number; got 2.5",
     ),
-    "no name": (lambda: register(type("Mine", (), {})), "the name of a network: .*brackets"),
+    "no name": (lambda: register(type("Mine", (), {})), "a name for a network: .*brackets"),
     "no network": (lambda: register("mine")(type("Mine", (), {})), "a class derived from Net"),
     "no comparator": (
         lambda: register_comparator("mine")(lambda: 3),

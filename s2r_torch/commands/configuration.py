@@ -37,7 +37,7 @@ from s2r_torch.commands.arguments import require_one_of_each, settings_first, wi
 from s2r_torch.errors import S2RError, SettingError
 from s2r_torch.reports.endings import Ended, clear_ending, say
 from s2r_torch.schema import defaults, typo
-from s2r_torch.text import printable
+from s2r_torch.text import NAME, printable
 
 PACKAGE = Path(__file__).resolve().parent.parent
 SHIPPED = PACKAGE / "conf"  # of a wheel, which has a clone's conf/ (setup.py)
@@ -129,7 +129,7 @@ class Names(ConfigSource):
 
     def is_config(self, config_path: str) -> bool:
         group, _, name = config_path.removesuffix(".yaml").strip("/").rpartition("/")
-        return (group == "defaults" and name in DEFAULTS) or (group in NAMED and name.isidentifier())
+        return (group == "defaults" and name in DEFAULTS) or (group in NAMED and NAME.fullmatch(name) is not None)
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         group = config_path.strip("/")

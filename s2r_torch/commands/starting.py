@@ -25,7 +25,7 @@ def end_on_signals() -> None:
 
 def _end(number: int, frame: object) -> None:
     os.write(2, b"interrupted\n")
-    os._exit(130 if number == signal.SIGINT else 143)
+    os._exit(130 if number in (signal.SIGINT, signal.SIGQUIT) else 143)
 
 
 def have_outputs() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, ProblemSpec, after, check_shape, unmasked
+from s2r_torch.base import Path, ProblemSpec, after, check_shape, require_numbers, unmasked
 from s2r_torch.coverage import passes, typical
 from s2r_torch.defaults import full_precision, plain_torch
 from s2r_torch.density.estimator import DensityEstimator
@@ -140,6 +140,7 @@ class MetaPolicy:
             raise ObservationError(expected="densities of a world", got="none", cause="an empty batch")
         if numbers.dtype not in (torch.float32, torch.float64):
             raise ObservationError(expected="densities, float32 or float64", got=str(numbers.dtype), cause="counts")
+        require_numbers("densities", numbers)
         mass = D_hat.sums(weights[None])[..., 0] if isinstance(D_hat, Patches) else D_hat @ weights.to(D_hat)
         if not bool(torch.isfinite(mass).all()):  # it is not, where one of the densities' numbers is not
             raise ObservationError(expected="finite densities", got="NaN or inf", cause="a damaged estimate")
@@ -360,11 +361,13 @@ class Policy:
 
 def _readings(x: object) -> Tensor:
     """Readings on the CPU, in float32 or float64."""
-    x = x.cpu() if isinstance(x, Tensor) else _array(x)
+    x = (x if x.is_meta else x.cpu()) if isinstance(x, Tensor) else _array(x)
     if x.layout != torch.strided or x.is_complex():
         got = f"{x.dtype} of layout {x.layout}"
         raise ObservationError(expected="real observations, all of them there", got=got, cause="another sensor")
-    return x if x.dtype in (torch.float32, torch.float64) else x.double()
+    x = x if x.dtype in (torch.float32, torch.float64) else x.double()
+    require_numbers("observations", x)
+    return x
 
 
 def _array(x: object) -> Tensor:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from s2r_torch.errors import SettingError
-from s2r_torch.families.contract import Family, require_family, require_name
+from s2r_torch.families.contract import Family, require_family
 from s2r_torch.registry import Registry
 from s2r_torch.schema import arguments
 
@@ -36,9 +36,9 @@ def register_family(name: str) -> Callable[[Any], Any]:
     """A decorator that makes a family known by name: on its class, or on a function that returns it.
 
     Raises:
-        SettingError: the name is no identifier, or is taken.
+        SettingError: the name cannot stand in a command line, or is taken.
     """
-    return FAMILIES.register(require_name(name))
+    return FAMILIES.register(name)
 
 
 def make_family(name: str, **parameters) -> Family:

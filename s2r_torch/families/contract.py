@@ -16,7 +16,6 @@ from s2r_torch.errors import S2RError, SettingError, SimulatorError
 from s2r_torch.given import refuse_kind, require_having
 from s2r_torch.text import printable
 
-LONGEST_NAME = 64
 WEIGHED = 1e-4  # from 1, of the sum of weights
 
 
@@ -93,20 +92,6 @@ def known_truth(family: Family, theta: Tensor) -> GroundTruth:
             expected="a family that knows its ground truth", got=family.name, cause="nobody knows exact values there"
         )
     return truth
-
-
-def require_name(name: object) -> str:
-    """Returns a family's name if it is an identifier, else raises SettingError.
-
-    Names go into file names, command lines, tables and policy files.
-    """
-    if not (isinstance(name, str) and name.isascii() and name.isidentifier() and len(name) <= LONGEST_NAME):
-        raise SettingError(
-            expected=f"a family's name of at most {LONGEST_NAME} letters, digits and underscores, a letter first",
-            got=repr(printable(name, 80)),
-            cause="names stand in command lines, tables and files",
-        )
-    return name
 
 
 def names_of(names: Sequence[str] | str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
-"""How scripts end: 0 when they did what was asked, 2 with one line that says what is wrong, 130 after Ctrl-C, 143 after
-SIGTERM, SIGHUP, or a scheduler's SIGUSR1, SIGUSR2 or SIGXCPU. Nothing else: a fault that nobody foresaw is 2 as well,
-with its traceback on stderr."""
+"""How scripts end: 0 when they did what was asked, 2 with one line that says what is wrong, 130 after Ctrl-C or SIGQUIT
+and 143 after SIGTERM, SIGHUP, or the SIGUSR1, SIGUSR2, SIGXCPU or SIGALRM of a scheduler. Nothing else: a fault that
+nobody foresaw is 2 as well, with its traceback on stderr."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _line(name: str, message: str) -> Text:
 
 # -- signals ---------------------------------------------------------------------------------------------------------
 
-SIGNALS = dict.fromkeys(ENDING, Terminated) | {signal.SIGINT: KeyboardInterrupt}
+SIGNALS = dict.fromkeys(ENDING, Terminated) | {signal.SIGINT: KeyboardInterrupt, signal.SIGQUIT: KeyboardInterrupt}
 
 
 @contextmanager

@@ -66,7 +66,8 @@ class RecordedWorld(Settings):
     every_reading: bool = False
 
 
-WORLDS = {"family": FamilyWorld, "gym": LiveWorld, "recorded": RecordedWorld}
+World = FamilyWorld | LiveWorld | RecordedWorld
+WORLDS: dict[str, type[World]] = {"family": FamilyWorld, "gym": LiveWorld, "recorded": RecordedWorld}
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
 from typing import Any
 
 from s2r_torch.schema.kinds import kinds_of
-from s2r_torch.schema.values import value_of
+from s2r_torch.schema.values import bound_to, value_of
 
 
-class Settings:
+class _Told(type):
+    """Classes that tell an argument that there is not, or that is left out, before Python does."""
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        return inspect.signature(partial(cls.__init__, None))  # type: ignore[misc]  # cls is no instance
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        bound_to(cls.__name__, cls.__signature__, args, kwargs)
+        return super().__call__(*args, **kwargs)
+
+
+class Settings(metaclass=_Told):
     """Base of settings records: built in whatever way, their fields are of the declared types and within range."""
 
     def __post_init__(self):

@@ -88,6 +88,24 @@ def arguments(function: Callable, values: Mapping[str, Any], key: str) -> dict[s
     return _by_key(kinds, [p.name for p in named if p.default is p.empty], values, key)
 
 
+def bound_to(name: str, signature: inspect.Signature, args: tuple, kwargs: dict) -> inspect.BoundArguments:
+    """What each argument of a call is given.
+
+    Raises:
+        SettingError: one that there is not, or that is left out.
+    """
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        names = [each for each in signature.parameters if each != "self"]
+        unknown = [given for given in kwargs if given not in names]
+        raise SettingError(
+            expected=f"arguments of {name}: {', '.join(names)}",
+            got=str(error).removeprefix("got an "),
+            cause=typo(unknown[0], names) if unknown else "one too many, or one left out",
+        ) from None
+
+
 def _by_key(kinds: Mapping[str, Any], needed: Collection[str], values: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Every value as what its key wants; no other keys, and all that are needed."""
     prefix = f"{key}." if key else ""

@@ -110,6 +110,23 @@ def test_observations_of_another_shape(x):
         policy_of(WORLD, CLASS).condition(D_HAT).act(0, x)
 
 
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda policy: torch.func.vmap(lambda x: policy.act(0, x))(torch.zeros(2, 3, 4, 1)),
+        lambda policy: torch.func.grad(lambda x: policy.q(0, x).sum())(torch.zeros(3, 4, 1)),
+        lambda policy: policy.act(0, torch.zeros(3, 4, 1, device="meta")),
+        lambda _: torch.func.vmap(policy_of(WORLD, CLASS).condition)(D_HAT[None]),
+    ],
+    ids=["vmap", "grad", "meta", "densities"],
+)
+def test_numbers_that_nobody_can_see(act):
+    with pytest.raises(
+        ObservationError, match="whose numbers can be seen; got .*vmap, a program that is being exported"
+    ):
+        act(policy_of(WORLD, CLASS).condition(D_HAT))
+
+
 def test_observations_of_one_world():
     policy = policy_of(WORLD, CLASS).condition(D_HAT[0])
     assert policy.act(0, torch.tensor([[0.4], [0.6]])).shape == (2,)

@@ -287,7 +287,7 @@ FAMILIES = {
     "parameters: a tensor": ({"parameters": lambda self: {"w": torch.ones(2)}}, "name and parameters", "no JSON"),
     "parameters: raise": ({"parameters": lambda self: 1 / 0}, "name and parameters", "ZeroDivisionError"),
     "parameters: NaN": ({"parameters": lambda self: {"w": float("nan")}}, "name and parameters", "no JSON"),
-    "a name with a space": ({"name": "my world"}, "name and parameters", "a family's name"),
+    "a name with a space": ({"name": "my world"}, "name and parameters", "a name for a family"),
     "quadrature: mean": ({"truth_shift": 0.05}, "truth", "the mean of x .* is off"),
     "quadrature: width": ({"truth_width": 1.3}, "truth", "the variance of x .* is off"),
     "truth: rewards": ({"truth_scale": 0.5}, "truth", "more than the truth says"),

@@ -247,8 +247,8 @@ def test_one_odd_theta_of_many_is_noticed():
 
 
 @pytest.mark.parametrize("name", ["", "a b", "grid\n", "[red]", "0grid", "é", "x" * 65, 3, None])
-def test_a_name_is_an_identifier(name):
-    with pytest.raises(SettingError, match="a family's name"):
+def test_a_name_is_one_that_files_and_commands_can_say(name):
+    with pytest.raises(SettingError, match="a name for a family"):
         make(name=name)
 
 

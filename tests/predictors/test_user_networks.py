@@ -9,6 +9,7 @@ import sys
 import tempfile
 import textwrap
 import time
+import warnings
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -443,7 +444,18 @@ def broken(inputs, outputs):
     raise RuntimeError("no such layer")
 
 
+def torchscript(module):
+    with warnings.catch_warnings(action="ignore"):  # torch would have us use something else
+        return torch.jit.script(module)
+
+
 REFUSED = {
+    "torchscript": (lambda i, o: torchscript(nn.Linear(i, o)), "a plain nn.Module .* got RecursiveScriptModule"),
+    "parallel": (lambda i, o: nn.DataParallel(nn.Linear(i, o)), "a plain nn.Module .* got DataParallel.* in it"),
+    "program": (
+        lambda i, o: torch.export.export(nn.Linear(i, o), (torch.zeros(3, i),)).module(),
+        "that can be set into use or training; got NotImplementedError",
+    ),
     "hook of a parameter": (
         hooked(lambda made: made[0].weight.register_hook(lambda g: 0 * g)),
         "gradients without hooks from Mine.module; got hooks on 0.weight; .*freezes a parameter",
@@ -867,7 +879,7 @@ def test_options_are_values_that_a_file_can_hold():
         make_net("odd", problem("line"))
 
 
-@pytest.mark.parametrize("name", ["my-net", "a.b", "2nd", "two words"])
+@pytest.mark.parametrize("name", ["-net", "a.b", "2nd", "two words", "é", "x" * 65])
 def test_a_name_that_no_command_line_can_say_is_refused(name):
-    with pytest.raises(SettingError, match="letters, digits and underscores for a network"):
+    with pytest.raises(SettingError, match="a name for a network: at most 64 letters, digits, underscores and hyphens"):
         register(name)

@@ -90,9 +90,11 @@ def test_without_an_error_nothing_ends():
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGXCPU, 143)]
+    ("name", "code"),
+    [("INT", 130), ("QUIT", 130), ("TERM", 143), ("HUP", 143), ("USR1", 143), ("XCPU", 143), ("ALRM", 143)],
 )
-def test_signals_are_heard_inside_and_left_as_they_were(number, code):
+def test_signals_are_heard_inside_and_left_as_they_were(name, code):
+    number = signal.Signals[f"SIG{name}"]
     before = signal.getsignal(number)
     with pytest.raises(Ended) as ended, clear_ending(Console(quiet=True), "nothing"):
         os.kill(os.getpid(), number)

@@ -108,6 +108,15 @@ def test_every_name_is_chosen_by_itself(group, name):
     assert name in (settings.rule, settings.method, family.name, settings.encoder["name"], *settings.nets)
 
 
+def test_a_name_with_a_hyphen_is_said_like_any_other(monkeypatch):
+    for names in (NETS, ENCODERS, FAMILIES):
+        monkeypatch.setattr(names, "_known", dict(names._known))
+    NETS.register("my-net")(type("MyNet", (NETS["mlp"],), {}))
+    FAMILIES.register("my-grid")(type("MyGrid", (FAMILIES["grid"],), {}))
+    settings, family = configured(plain_config(composed("env=my-grid", "net=my-net", "net.my-net.width=8")))
+    assert settings.nets == {"my-net": {"width": 8}} and family.name == "my-grid"
+
+
 def test_net_replaces_or_combines():
     assert list(small_settings("net=mlp").nets) == ["mlp"]
     assert list(small_settings("net=[lookup,conv]").nets) == ["lookup", "conv"]

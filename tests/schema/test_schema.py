@@ -1,6 +1,8 @@
 """Settings from plain values: right ones are taken as they were meant, wrong ones are named with their whole key."""
 
+import inspect
 import math
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -145,6 +147,13 @@ def test_records_built_in_python_are_checked_too():
         Outer(size=0)
     with pytest.raises(SettingError, match="expected low <= high"):
         Inner(low=2)
+    with pytest.raises(
+        SettingError, match="arguments of Inner: low, high; got .*'hihg'; likely cause: a typo for high"
+    ):
+        Inner(hihg=2)
+    with pytest.raises(SettingError, match="got multiple values for argument 'low'"):
+        Inner(1, low=0)
+    assert [*inspect.signature(Inner).parameters] == ["low", "high"] and pickle.loads(pickle.dumps(Inner())) == Inner()
 
 
 def test_a_value_without_a_default_must_be_given():
@@ -156,6 +165,13 @@ def test_a_value_without_a_default_must_be_given():
         with pytest.raises(SettingError, match="expected log.file: text; got nothing"):
             build(Needy, values, "log")
     assert defaults(Needy) == {}
+
+    @dataclass(frozen=True)
+    class NeedySettings(Settings):
+        file: str
+
+    with pytest.raises(SettingError, match="arguments of NeedySettings: file; got missing a required argument"):
+        NeedySettings()
 
 
 def test_plain_values_make_the_record_again():

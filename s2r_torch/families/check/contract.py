@@ -14,8 +14,9 @@ from s2r_torch.errors import SettingError
 from s2r_torch.families import FAMILIES, make_family
 from s2r_torch.families.check.probe import Probe, named
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
-from s2r_torch.families.contract import require_name, users
+from s2r_torch.families.contract import users
 from s2r_torch.families.encoded import unencoded
+from s2r_torch.registry import require_name
 from s2r_torch.rng import kept_globals, seed_globals
 
 FLOAT32 = 2.0**-23
@@ -29,7 +30,7 @@ FINE_STEPS = 1000  # float32 steps that the width of a state's readings should h
 def check_parameters(probe: Probe) -> list[Finding]:
     """Name and parameters: policy files rebuild a family from them."""
     family, checked = probe.family, "name and parameters"
-    require_name(getattr(family, "name", None))
+    require_name(getattr(family, "name", None), "family")
     with users("parameters()"):
         parameters = family.parameters()
     try:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from s2r_torch.errors import FileError, SettingError
 from s2r_torch.families import FAMILIES
-from s2r_torch.families.contract import require_name
 from s2r_torch.files.whole import real_path, removed, write_text
+from s2r_torch.registry import require_name
 from s2r_torch.text import printable
 
 BASES = ("function", "gym", "torch")
@@ -33,7 +33,7 @@ def write_family(name: str, base: str, folder: Path) -> list[Path]:
         SettingError: another base, a name that is taken, or a file that is there.
         FileError: one of them cannot be written; then none is.
     """
-    require_name(name)
+    require_name(name, "family")
     if base not in BASES:
         raise SettingError(expected=f"a base of {BASES}", got=repr(base), cause="a typo")
     texts = {
@@ -46,11 +46,12 @@ def write_family(name: str, base: str, folder: Path) -> list[Path]:
         raise SettingError(
             expected="files that are not there yet", got=", ".join(there), cause="a family that was written before"
         )
-    if name in FAMILIES or keyword.iskeyword(name) or name in sys.stdlib_module_names or _installed(name):
+    taken = name in FAMILIES or keyword.iskeyword(name) or name in sys.stdlib_module_names
+    if taken or not name.isidentifier() or _installed(name):
         raise SettingError(
-            expected="a name that is free",
+            expected="a name for a module that is free",
             got=repr(name),
-            cause="a family, a word of Python, or a module of Python or of a package has that name",
+            cause="a hyphen; or a family, a word of Python, or a module of Python or of a package has that name",
         )
     try:
         for path, text in texts.items():

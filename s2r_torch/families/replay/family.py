@@ -22,7 +22,7 @@ from torch import Tensor
 from s2r_torch.base import CUT_FINE, EVERY_TICK, MOST_ACTIONS, MOST_STEPS, ProblemSpec, StateGraph
 from s2r_torch.episodes import require_generator
 from s2r_torch.errors import RewardError, S2RError, SettingError
-from s2r_torch.families.contract import GroundTruth, names_of, require_name, users
+from s2r_torch.families.contract import GroundTruth, names_of, users
 from s2r_torch.families.layered import require_one, require_theta
 from s2r_torch.families.noise import bernoulli
 from s2r_torch.families.replay.determinism import Dynamics, Trust
@@ -40,6 +40,7 @@ from s2r_torch.families.sensors import Sensor, readings_of, require_sensor
 from s2r_torch.given import taking
 from s2r_torch.held import untouched
 from s2r_torch.plain import real_numbers, require_count
+from s2r_torch.registry import require_name
 from s2r_torch.rng import Seed, kept_globals
 
 Prior = Callable[[int, torch.Generator], Tensor]  # n -> theta [n, k], float64
@@ -99,7 +100,7 @@ class ReplayFamily:
         max_states_per_layer: int | None = None,
         settings: dict | None = None,
     ):
-        self.name, self.sensor, self.theta_names = require_name(name), sensor, names_of(theta_names)
+        self.name, self.sensor, self.theta_names = require_name(name, "family"), sensor, names_of(theta_names)
         require_sensor(sensor)
         if horizon is not None:
             horizon = require_count("horizon", horizon, MOST_STEPS, EVERY_TICK)

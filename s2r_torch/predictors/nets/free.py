@@ -177,6 +177,9 @@ class _Examined:
         self.name, self.num_actions, self.modules = name, num_actions, modules
         if not all(isinstance(module, nn.Module) for module in modules):
             self.refuse("an nn.Module", type(modules[0]).__name__)
+        if isinstance(modules[0], torch.jit.ScriptModule | nn.DataParallel | nn.parallel.DistributedDataParallel):
+            cause = "compiled or spread already, which members that are stacked cannot be: give the module in it"
+            self.refuse("a plain nn.Module", type(modules[0]).__name__, cause)
         parameters = [p for module in modules for p in module.parameters()]
         if len({*map(id, parameters)}) < len(parameters) or any(p.is_meta for p in parameters):
             self.refuse("a new module with numbers of its own at every call", "the same one again, or none", "reuse")
@@ -187,7 +190,7 @@ class _Examined:
     @torch.no_grad()
     def outputs(self, module: nn.Module, rows: Tensor) -> Tensor:
         """What the module gives in use, [ROWS, A]."""
-        module.eval()
+        self._set(module, training=False)
         around = outside(module)
         q = self._values(module, rows).to(rows.dtype)
         stir()
@@ -240,7 +243,7 @@ class _Examined:
 
     def called_with(self, module: nn.Module, numbers: Weights, rows: Tensor) -> Tensor:
         """What another module gives with these numbers in place of its own."""
-        module.eval()
+        self._set(module, training=False)
         self._called(module, rows)  # what is made by a first call
         with faults_of(f"{self.name} to map rows {list(rows.shape)} to values", FORWARD):
             return torch.func.functional_call(module, numbers, (rows.clone(),)).to(rows.dtype)
@@ -259,7 +262,8 @@ class _Examined:
 
     def state(self, rows: Tensor, spare: nn.Module) -> tuple[dict[str, tuple[Tensor, bool]], Weights]:
         """What members have of their own, stacked, with whether it is trained; and buffers that all share."""
-        self._called(spare.eval(), rows)  # what is made by a first call
+        self._set(spare, training=False)
+        self._called(spare, rows)  # what is made by a first call
         first, others = self.modules[0], [*self.modules[1:], spare]
         trained = {name: p for name, p in first.named_parameters() if p.requires_grad}
         if not trained:
@@ -275,7 +279,8 @@ class _Examined:
         constants = {name: buffer.detach().clone() for name, buffer in first.named_buffers()}
         written = {name: (id(buffer), buffer._version) for name, buffer in first.named_buffers()}
         held, around = attributes(first), outside(first)
-        self._require_gradients(self._values(first.train(), rows), trained)
+        self._set(first, training=True)
+        self._require_gradients(self._values(first, rows), trained)
         anew = [name for name, buffer in first.named_buffers() if written[name] != (id(buffer), buffer._version)]
         if anew:
             kind = type(first.get_submodule(anew[0].rpartition(".")[0])).__name__
@@ -329,6 +334,10 @@ class _Examined:
         if not bool(torch.isfinite(q).all()):
             self.refuse("finite values", f"NaN or inf {mode}", "its initialisation")
         return q
+
+    def _set(self, module: nn.Module, *, training: bool) -> None:
+        with faults_of(f"{self.name} that can be set into use or training", "a program, or a train() of its own"):
+            module.train(training)
 
     def _called(self, module: nn.Module, rows: Tensor) -> Tensor:
         with faults_of(f"{self.name} to map rows {list(rows.shape)} to values", FORWARD):
