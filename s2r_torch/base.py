@@ -51,6 +51,7 @@ class ProblemSpec:
         reward_scale: raw rewards are divided by it, so that an episode's total lies in [0, 1] (theory.md C7).
         zeta: separation of states in sup norm (Assumption 5), where the family knows it.
         reward_width: width of the range of a single scaled reward, rho_R in (0, 1].
+        beside: numbers of a reading after those d, which predictors see and densities do not: an encoder's.
 
     Raises:
         SettingError: a size below 1, an empty box, a number that is not finite, or a name that no file keeps as it is.
@@ -66,25 +67,22 @@ class ProblemSpec:
     reward_scale: float = 1.0
     zeta: float | None = None
     reward_width: float = 1.0
+    beside: int = 0
 
     def __post_init__(self):
         for name in ("num_actions", "max_states_per_layer", "obs_dim"):
             object.__setattr__(self, name, require_count(name, getattr(self, name)))
+        object.__setattr__(self, "beside", require_count("beside", self.beside, least=0))
         object.__setattr__(self, "horizon", require_count("horizon", self.horizon, MOST_STEPS, EVERY_TICK))
         for name in ("low", "high"):
             object.__setattr__(self, name, real_numbers(name, getattr(self, name)))
         if not len(self.low) == len(self.high) == self.obs_dim:
-            raise SettingError(
-                expected=f"{self.obs_dim} lower and upper bounds, one per coordinate",
-                got=f"{len(self.low)} and {len(self.high)}",
-                cause="obs_dim and the observation box disagree",
-            )
-        if not all(
-            math.isfinite(lo) and math.isfinite(hi) and lo < hi for lo, hi in zip(self.low, self.high, strict=True)
-        ):
-            raise SettingError(
-                expected="finite bounds with low < high", got=f"{self.low}, {self.high}", cause="an unbounded sensor"
-            )
+            got, cause = f"{len(self.low)} and {len(self.high)}", "obs_dim and the observation box disagree"
+            expected = f"{self.obs_dim} lower and upper bounds, one per coordinate"
+            raise SettingError(expected=expected, got=got, cause=cause)
+        if not all(-math.inf < lo < hi < math.inf for lo, hi in zip(self.low, self.high, strict=True)):
+            got, cause = f"{self.low}, {self.high}", "an unbounded sensor"
+            raise SettingError(expected="finite bounds with low < high", got=got, cause=cause)
         self._require_positive("reward_scale", math.inf, "a sign or unit error")
         self._require_positive("reward_width", 1, "the width before scaling")
         if self.zeta is not None:
@@ -94,6 +92,19 @@ class ProblemSpec:
         names = tuple(f"x_{i + 1}" for i in range(self.obs_dim)) if names in ((), [], ("",), (None,)) else tuple(names)
         object.__setattr__(self, "obs_names", names)
         _check_names(self.obs_names, self.obs_dim)
+
+    @property
+    def width(self) -> int:
+        """Numbers of a reading, d + beside."""
+        return self.obs_dim + self.beside
+
+    def placed(self, x: Tensor) -> Tensor:
+        """What densities live on, [..., d] of readings [..., d + beside]."""
+        return x[..., : self.obs_dim] if self.beside else x
+
+    def widened(self, x: Tensor, value: float = 0.0) -> Tensor:
+        """Readings [..., d + beside] at places [..., d], with one value beside."""
+        return torch.nn.functional.pad(x, (0, self.beside), value=value)
 
     def _require_positive(self, name: str, most: float, cause: str) -> None:
         """Keeps a number above 0, at most `most`, as Python's; raises SettingError for anything else."""
@@ -124,11 +135,9 @@ def _check_names(names: tuple[str, ...], d: int) -> None:
             problem = "different names"
         else:
             continue
-        raise SettingError(
-            expected=f"obs_names that columns of a table can have: {problem}",
-            got=printable(repr(name), 60),
-            cause="names that a file, a spreadsheet or a terminal would take for something else",
-        )
+        cause = "names that a file, a spreadsheet or a terminal would take for something else"
+        got = printable(repr(name), 60)
+        raise SettingError(expected=f"obs_names that columns of a table can have: {problem}", got=got, cause=cause)
 
 
 @runtime_checkable

@@ -188,7 +188,7 @@ class Guard:
 
     def _checked(self, x: Tensor) -> Tensor:
         _require_real("the simulator's sensor model", x)
-        check_shape("observations", x, (*self._total.shape, self.spec.obs_dim), "the simulator's sensor model")
+        check_shape("observations", x, (*self._total.shape, self.spec.width), "the simulator's sensor model")
         x = x.detach().to("cpu", copy=True)
         if math.isfinite(float(x.sum())):  # a sum that is not may be of finite numbers, too
             return x

@@ -42,7 +42,7 @@ def readings(simulators: Guard, graph: StateGraph, needs: int | Tensor, seed: Se
         x, _ = walk(simulators, path, n, seed.child("along", path))
         for step, s, count in takers:
             kept[s].append(x[step][:, :count])
-    nothing = torch.empty(len(simulators), 0, simulators.spec.obs_dim, dtype=torch.float64)
+    nothing = torch.empty(len(simulators), 0, simulators.spec.width, dtype=torch.float64)
     return [torch.cat(parts, 1) if parts else nothing for parts in kept]
 
 

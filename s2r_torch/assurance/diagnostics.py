@@ -83,6 +83,7 @@ def diagnose(
     drawn = decisions(simulators, graph, 2 * (settings.n // 2), seed.child("states"))
     data = tuple(in_halves(each) for each in drawn)
     reach = torch.tensor(estimator.bandwidth, dtype=torch.float64) * settings.reach
+    reach = simulators.spec.widened(reach, 1.0)  # encoders scale what is beside
     return Diagnosis(
         (
             check_reactiveness(data, ensemble, reach, settings),
@@ -111,7 +112,7 @@ def check_smoothness(
     needs = rough_readings(graph, settings.n_rough)
     drawn = readings(few, graph, needs, seed.child("states"))
     for s in needs.nonzero().flatten().tolist():
-        path, x = graph.paths[s], drawn[s]
+        path, x = graph.paths[s], simulators.spec.placed(drawn[s])
         D_hat = [density_at(estimate, few, path, x) for estimate in estimators]
         enough = min([settings.least_share * estimator.kernel.order, *orders.values()])
         order = _order_seen(x, D_hat, estimators, enough, seed.child("band", s))

@@ -42,7 +42,7 @@ class GridPolicy:
         """The policy, the same in every world."""
 
         def act(step: int, x: Tensor) -> Tensor:
-            return self.actions(step, *self.grid.locate(x))
+            return self.actions(step, *_located(self.grid, x))
 
         return act
 
@@ -51,6 +51,11 @@ class GridPolicy:
         corners = index.shape[-1]
         Q = look_up(self.tables[step][None], index.reshape(1, -1, corners), weight.reshape(1, -1, corners))[0]
         return (Q + self.means[step]).argmax(-1).reshape(index.shape[:-1])
+
+
+def _located(grid: DensityGrid, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Corners and weights of readings, which may hold more than densities live on."""
+    return grid.locate(x[..., : grid.obs_dim])
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +128,7 @@ class PolicySearch:
         each = torch.tensor(states).repeat_interleave(actions.shape[1] // len(states))
         return _Layer(
             states,
-            *self.grid.locate(torch.cat([t.x for t in some], 1)),
+            *_located(self.grid, torch.cat([t.x for t in some], 1)),
             actions,
             torch.cat([t.rewards for t in some], 1),
             self.graph.next_state[each, actions],

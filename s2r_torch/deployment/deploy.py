@@ -193,7 +193,7 @@ def off_grid_watch(meta_policy: MetaPolicy) -> Callable[[int, Tensor], None]:
     low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (estimator.grid.low, estimator.grid.high))
 
     def check(state: int, x: Tensor) -> None:
-        x = meta_policy.encoding(x) if meta_policy.encoding else x
+        x = meta_policy.problem.spec.placed(meta_policy.encoding(x) if meta_policy.encoding else x)
         off[state] += estimator.count_off_grid(x)
         try:
             estimator.check_off_grid(off[state], meta_policy.n_real)
@@ -274,7 +274,9 @@ def _condition(
             looks.append(look(meta_policy, n, samples, stopping))
             if looks[-1].enough:
                 break
-    findings = examine(recording, graph, meta_policy.estimator, meta_policy.problem.spec.obs_names)
+    spec = meta_policy.problem.spec
+    placed = replace(recording, x=spec.placed(recording.x))
+    findings = examine(placed, graph, meta_policy.estimator, spec.obs_names)
     D_real = _densities(meta_policy, samples, findings)
     likeness = _doubted(likeness_of(meta_policy, seen), findings)
     if refuse and likeness.verdict == REFUSED:

@@ -92,7 +92,7 @@ class GuardedWorld:
                 got=f"{got} {self._where(0)}",
                 cause="the world's sensors",
             )
-        check_shape("observations", x, (self._n, self.spec.obs_dim), "the world and the policy differ in sensors")
+        check_shape("observations", x, (self._n, self.spec.width), "the world and the policy differ in sensors")
         x = within(x.detach().to("cpu", copy=True), self.spec)  # a copy: a world may use its buffer again
         bad = (~torch.isfinite(x)).nonzero()
         if len(bad):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -164,7 +165,8 @@ class MetaPolicy:
     def _require_values(self, q: Callable[[int, Tensor], Tensor], lead: tuple[int, ...]) -> None:
         """Raises ObservationError, with the member's name, unless its values are numbers, as seen at one reading."""
         grid = self.problem.grid
-        middle = torch.tensor([grid.low, grid.high], dtype=torch.float64).mean(0).expand(*lead, 1, -1)
+        middle = torch.tensor([grid.low, grid.high], dtype=torch.float64).mean(0)
+        middle = self.problem.spec.widened(middle).expand(*lead, 1, -1)
         for step in range(self.problem.graph.horizon):
             if not bool(torch.isfinite(q(step, middle)).all()):
                 raise ObservationError(
@@ -242,12 +244,12 @@ class MetaPolicy:
     def densities_at(self, paths: Sequence[Path], observations: Sequence[Tensor], worlds: Sequence[str] = ()) -> Tensor:
         """The densities [..., p, G] of observations [..., n, d] at the ends of p paths; as `densities`."""
         with self._by_name(paths, worlds):
-            return self.estimator.of_states(observations)
+            return self.estimator.of_states([self.problem.spec.placed(x) for x in observations])
 
     def patches_at(self, paths: Sequence[Path], observations: Sequence[Tensor], worlds: Sequence[str]) -> Patches:
         """`densities_at` of many worlds, kept only where they are not 0."""
         with self._by_name(paths, worlds):
-            return self.estimator.patches(observations)
+            return self.estimator.patches([self.problem.spec.placed(x) for x in observations])
 
     def _by_name(self, paths: Sequence[Path], worlds: Sequence[str]) -> AbstractContextManager[None]:
         """Within it, observations at the ends of paths are refused by the names of sensors, worlds and paths."""
@@ -290,7 +292,7 @@ class Policy:
         """
         spec, step = self.spec, self._step(step)
         x = _readings(x)
-        expected = (None, spec.obs_dim) if self.num_worlds is None else (self.num_worlds, None, spec.obs_dim)
+        expected = (None, spec.width) if self.num_worlds is None else (self.num_worlds, None, spec.width)
         check_shape("observations", x, expected, "a missing batch axis, other worlds, or another sensor")
         if self.encoding is None:
             self.problem.grid.require_resolved(x.dtype)
@@ -304,7 +306,8 @@ class Policy:
         """Edges [d] beyond which networks see no difference."""
         low, high = (torch.tensor(e, dtype=torch.float64, device="cpu") for e in (self.spec.low, self.spec.high))
         middle, half = (low + high) / 2, (high - low) / 2
-        return middle - FAR * half, middle + FAR * half
+        near, far = self.spec.widened(middle - FAR * half, -math.inf), self.spec.widened(middle + FAR * half, math.inf)
+        return near, far
 
     @cached_property
     def _told(self) -> set[int]:

@@ -138,8 +138,8 @@ def _header(policy: MetaPolicy, family: dict | None, certificate: Certificate | 
     problem, estimator = policy.problem, policy.estimator
     return {
         "versions": versions(),
-        "spec": asdict(problem.spec),
-        "encoder": policy.encoding and {"recipe": policy.encoding.recipe(), "spec": asdict(policy.encoding.raw)},
+        "spec": _told(problem.spec),
+        "encoder": policy.encoding and {"recipe": policy.encoding.recipe(), "spec": _told(policy.encoding.raw)},
         "paths": problem.graph.paths,
         "estimator": {
             "kernel": estimator.kernel.name,
@@ -158,6 +158,11 @@ def _header(policy: MetaPolicy, family: dict | None, certificate: Certificate | 
         "certificate": certificate.to_json() if certificate else None,
         "notes": notes,
     }
+
+
+def _told(spec: ProblemSpec) -> dict:
+    """What a file says of a problem; what readings hold beside, its encoder says."""
+    return {name: value for name, value in asdict(spec).items() if name != "beside"}
 
 
 # -- loading ----------------------------------------------------------------------------------------------------------
@@ -245,7 +250,8 @@ def _policy(header: dict, tensors: dict[str, Tensor], path: Path | str) -> MetaP
 
 
 def _assemble(header: dict, tensors: dict[str, Tensor]) -> MetaPolicy:
-    spec = _spec(header["spec"])
+    phi = _encoding(header, tensors, _spec(header["spec"]))
+    spec = phi.spec if phi else _spec(header["spec"])
     paths, cover = (tuple(tuple(path) for path in header[name]) for name in ("paths", "cover"))
     graph = StateGraph(tensors["graph.next_state"], tensors["graph.layer"], paths)
     problem = Problem(spec, graph, DensityGrid(tuple(tensors[f"grid.axis{j}"] for j in range(spec.obs_dim))))
@@ -258,7 +264,6 @@ def _assemble(header: dict, tensors: dict[str, Tensor]) -> MetaPolicy:
     made = dict(header["estimator"])
     kernel = make_kernel(made.pop("kernel"), made.pop("order"))
     estimator = DensityEstimator(problem.grid, kernel, tuple(made.pop("bandwidth")), **made)
-    phi = _encoding(header, tensors, spec)
     chosen, n_real = header["chosen"], header["n_real"]
     policy = MetaPolicy(ensemble, chosen, estimator, cover, n_real, _reference(tensors, n_real), phi)
     require_probes(policy, tensors)
@@ -287,7 +292,8 @@ def _try_once(policy: MetaPolicy) -> None:
     if phi:
         phi(torch.tensor([phi.raw.low, phi.raw.high], dtype=torch.float64))
     D = torch.zeros(1, problem.graph.num_states, problem.grid.num_points, dtype=torch.float64)
-    x = torch.tensor([problem.spec.low, problem.spec.high], dtype=torch.float64).mean(0).expand(1, 1, -1)
+    middle = torch.tensor([problem.spec.low, problem.spec.high], dtype=torch.float64).mean(0)
+    x = problem.spec.widened(middle).expand(1, 1, -1)
     for group in policy.ensemble.groups:
         conditioned = group.condition(D)
         for step in range(problem.graph.horizon):

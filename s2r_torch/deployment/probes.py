@@ -102,7 +102,7 @@ def _observations(problem: Problem) -> Tensor:
     """Readings [B, n, d] within the box."""
     low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (problem.grid.low, problem.grid.high))
     share = torch.linspace(0.1, 0.9, READINGS, dtype=torch.float64)[:, None]
-    return (low + (high - low) * share).expand(WORLDS, -1, -1)
+    return problem.spec.widened(low + (high - low) * share).expand(WORLDS, -1, -1)
 
 
 def _readings(phi: Encoding) -> Tensor:

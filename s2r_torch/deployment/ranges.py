@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -18,5 +20,6 @@ def within(x: Tensor, spec: ProblemSpec) -> Tensor:
         spec: has the ranges.
     """
     low, high = (torch.tensor(ends, dtype=torch.float64) for ends in (spec.low, spec.high))
+    low, high = spec.widened(low, -math.inf), spec.widened(high, math.inf)
     x = torch.where((x < low) & (x >= low.float()), low.to(x.dtype), x)
     return torch.where((x > high) & (x <= high.float()), high.to(x.dtype), x)

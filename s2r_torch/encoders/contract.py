@@ -20,6 +20,7 @@ class Encoder(nn.Module):
     """
 
     name = ""  # set by `register_encoder`
+    beside = 0  # of forward's last numbers, those that predictors see and densities do not; about -1 .. 1
 
     def __init__(self, obs_dim: int):
         super().__init__()

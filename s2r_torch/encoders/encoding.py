@@ -32,6 +32,7 @@ from s2r_torch.encoders.contract import Encoder
 from s2r_torch.errors import CheckpointError, ObservationError, SettingError
 from s2r_torch.files.json_schema import MapOf, Record, Text, Values, check
 from s2r_torch.held import attributes, changed, faults_of, numbers, opened, outside, stir, streams
+from s2r_torch.plain import require_count
 from s2r_torch.rng import kept_globals, seed_globals
 from s2r_torch.schema import arguments
 from s2r_torch.text import printable
@@ -39,6 +40,8 @@ from s2r_torch.text import printable
 IDENTITY = "identity"
 BLOCK = 128  # readings that phi is given at once, padded
 MOST_FEATURES = 3  # densities live on so many dimensions at most
+MOST_BESIDE = 256  # numbers that predictors see beside; all samples of a run hold them
+TOO_MANY = "a whole image: components of it, or features"
 RECIPE = Record({"name": Text(200, least=1), "settings": MapOf(Values(1000, 4), 100)})
 CAUSE = "a file edited by hand, or an encoder that changed since"
 
@@ -78,7 +81,7 @@ class Encoding:
             )
         rows = x.reshape(-1, self.raw.obs_dim).to("cpu", torch.float32)
         _require_finite(rows, "readings", "a broken sensor, or a simulator that diverged")
-        features = in_blocks(self.module, rows).double()
+        features = in_blocks(self.module, rows)[:, : self.spec.width].double()
         _require_finite(features, f"features of the encoder {self.name}", "readings far off what it was fitted on")
         return features.reshape(*x.shape[:-1], features.shape[-1])
 
@@ -107,6 +110,9 @@ def made(name: str, settings: Mapping[str, Any], raw: ProblemSpec) -> Encoding:
     Raises:
         SettingError: no encoder of that name, settings that it does not take, or one that does not give 1 to 3 numbers.
     """
+    if raw.beside:
+        got, cause = f"beside={raw.beside} in its spec", "an encoder says `beside`: a sensor's numbers are its obs_dim"
+        raise SettingError(expected="a family with readings of obs_dim numbers", got=got, cause=cause)
     kind = partial(encoder_class(name), raw.obs_dim)
     given = _plain(arguments(kind, settings, "encoder"), name)
     with kept_globals():  # a user's module may draw from global streams
@@ -114,7 +120,7 @@ def made(name: str, settings: Mapping[str, Any], raw: ProblemSpec) -> Encoding:
         with _tried(name):
             module = kind(**given).eval()
     d = examined(module, name, raw)
-    return Encoding(name, given, module, raw, features_spec(raw, (0.0,) * d, (1.0,) * d))
+    return Encoding(name, given, module, raw, features_spec(raw, (0.0,) * d, (1.0,) * d, module.beside))
 
 
 def _plain(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -132,10 +138,10 @@ def _plain(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
         _refuse_settings(name, str(error), cause)
 
 
-def features_spec(raw: ProblemSpec, low: tuple[float, ...], high: tuple[float, ...]) -> ProblemSpec:
+def features_spec(raw: ProblemSpec, low: tuple[float, ...], high: tuple[float, ...], beside: int = 0) -> ProblemSpec:
     """The same problem with features for readings; nobody knows how far apart their densities are."""
     names = tuple(f"feature_{j + 1}" for j in range(len(low)))
-    return replace(raw, obs_dim=len(low), low=low, high=high, obs_names=names, zeta=None)
+    return replace(raw, obs_dim=len(low), low=low, high=high, obs_names=names, zeta=None, beside=beside)
 
 
 def rebuilt(recipe: dict, tensors: Mapping[str, Tensor], raw: ProblemSpec, spec: ProblemSpec) -> Encoding:
@@ -160,7 +166,7 @@ def rebuilt(recipe: dict, tensors: Mapping[str, Tensor], raw: ProblemSpec, spec:
     encoding.module.load_state_dict(dict(tensors))
     encoding.module.requires_grad_(False)
     examined(encoding.module, encoding.name, raw)  # with its own numbers
-    return replace(encoding, spec=spec)
+    return replace(encoding, spec=replace(spec, beside=encoding.spec.beside))
 
 
 @torch.no_grad()
@@ -198,11 +204,12 @@ def examined(module: Encoder, name: str, raw: ProblemSpec) -> int:
     z = _called(module, name, x)
     if name == IDENTITY:
         return z.shape[1]
-    if not 1 <= z.shape[1] <= MOST_FEATURES:
+    d = z.shape[1] - require_count(f"beside of the encoder {name}", module.beside, MOST_BESIDE, TOO_MANY, least=0)
+    if not 1 <= d <= MOST_FEATURES:
         _refuse(
             name,
             f"features [N, d], d = 1 .. {MOST_FEATURES},",
-            f"d = {z.shape[1]}",
+            f"d = {d}",
             "densities live on so many dimensions at most",
         )
     held = attributes(module) | numbers(module)  # after a first call: what is made once may be kept
@@ -235,7 +242,7 @@ def examined(module: Encoder, name: str, raw: ProblemSpec) -> int:
         apart.append(_close(_called(module, name, others)[kept], z[kept]))
     if not all(apart):
         _refuse(name, "features reading by reading", "others beside other readings", "statistics or order of the batch")
-    return z.shape[1]
+    return d
 
 
 def _without_variables(module: Encoder, x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ candidate, too, which costs nothing.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from s2r_torch.encoders.choosing import best_of, judge, sentences
@@ -16,7 +17,7 @@ from s2r_torch.encoders.fitting import FeatureNet, fit_net
 from s2r_torch.encoders.pca import Components
 from s2r_torch.encoders.views import Views
 from s2r_torch.rng import Seed
-from s2r_torch.schema import Positive, Size
+from s2r_torch.schema import Count, Positive, Size
 
 
 class Learned(Components):
@@ -29,6 +30,7 @@ class Learned(Components):
         inputs: how many principal components of a reading the network sees; all, if there are fewer.
         payoff: what predicting the payoff weighs beside telling paths apart; one candidate for each.
         steps: gradient steps of every candidate.
+        see: how many principal components predictors see beside the features; at most `inputs`.
 
     Raises:
         SettingError: more features than inputs.
@@ -42,13 +44,16 @@ class Learned(Components):
         inputs: Size = 32,
         payoff: tuple[Positive, ...] = (0.3, 1.0),
         steps: Size = 300,
+        see: Count = 0,
     ):
         super().__init__(obs_dim, inputs, dim)
         self.payoff, self.steps = payoff, steps
+        self.beside = min(see, len(self.components))
         self.net = FeatureNet(len(self.components), width, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.net(self.projected(x))
+        c = self.projected(x)
+        return torch.cat([self.net(c), c[:, : self.beside]], 1) if self.beside else self.net(c)
 
     def fit(self, views: Views, seed: Seed) -> tuple[str, ...]:
         """Trains the candidates, and takes the best one."""

@@ -9,7 +9,7 @@ from s2r_torch.encoders.contract import Encoder, rows_alike
 from s2r_torch.encoders.views import Views
 from s2r_torch.errors import SettingError
 from s2r_torch.rng import Seed
-from s2r_torch.schema import Size
+from s2r_torch.schema import Count, Size
 
 ROWS = 2**13  # readings that components are computed of
 
@@ -54,14 +54,16 @@ class PCA(Components):
 
     Args:
         obs_dim: D.
-        dim: d, how many components.
+        dim: d, how many components densities live on.
+        see: how many further ones predictors see; all, if there are fewer.
 
     Raises:
         SettingError: more components than a reading has numbers.
     """
 
-    def __init__(self, obs_dim: int, dim: Size = 2):
-        super().__init__(obs_dim, dim, dim)
+    def __init__(self, obs_dim: int, dim: Size = 2, see: Count = 0):
+        super().__init__(obs_dim, dim + see, dim)
+        self.beside = len(self.components) - dim
 
     def forward(self, x: Tensor) -> Tensor:
         return self.projected(x)

@@ -6,6 +6,7 @@ numbers. Sequences that pay in a first survey come first, so that rare rewards a
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -84,14 +85,14 @@ class Views:
         """Paths [K, H - 1]: all, or those of the sequences that paid most in a survey and others at random."""
         A, H = self.spec.num_actions, self.spec.horizon
         if (H - 1) * math.log(A) <= math.log(PREFIXES):
-            return torch.cartesian_prod(*[torch.arange(A)] * (H - 1)).reshape(-1, H - 1)
+            return torch.tensor([*itertools.product(range(A), repeat=H - 1)], dtype=torch.int64)
         generator = self._seed.child("paths").generator()
         tried = torch.randint(A, (MOST_SURVEYED, H), generator=generator)
         few = self.simulators.select(range(min(SURVEYED, len(self.simulators))))
         _, rewards = _episodes(few, tried, self._seed.child("survey"), lambda x: x[..., :1])
         order = rewards.sum(-1).mean(0).argsort(descending=True, stable=True)
         paid, rest = tried[order[: PREFIXES // 2], :-1], tried[order[PREFIXES // 2 :], :-1]
-        return torch.cat([paid, rest]).unique(dim=0, sorted=False)[:PREFIXES] if H > 1 else tried[:1, :-1]
+        return torch.cat([paid, rest]).unique(dim=0, sorted=False)[:PREFIXES]
 
 
 def _episodes(simulators: Guard, actions: Tensor, seed: Seed, phi: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:

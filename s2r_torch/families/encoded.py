@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -138,6 +139,13 @@ class EncodedWorld:
 
     def close(self) -> None:
         getattr(self.inner, "close", lambda: None)()
+
+
+def placed_alone(family: Family) -> Family:
+    """The family with readings that hold nothing beside what densities live on."""
+    if not isinstance(family, EncodedFamily):
+        return family
+    return EncodedFamily(family.inner, replace(family.phi, spec=replace(family.spec, beside=0)))
 
 
 def unencoded(family: Family) -> Family:

@@ -107,7 +107,7 @@ def pilot_samples(simulators: Guard, n_pilot: int, seed: Seed) -> Tensor:
     """Observations [B, H, n_pilot, d] along action 0, one state a layer, on at most PILOTS simulators."""
     few = simulators.select(range(min(PILOTS, len(simulators))))
     x, _ = walk(few, (0,) * (simulators.spec.horizon - 1), n_pilot, seed.child("pilot"))
-    return torch.stack(x, 1)
+    return simulators.spec.placed(torch.stack(x, 1))
 
 
 @taking(simulators=object)
@@ -219,7 +219,7 @@ def _densities(simulators: Guard, graph: StateGraph, estimator: DensityEstimator
 
 def _draws(simulators: Guard, wanted: Tensor) -> list[Tensor]:
     """How many readings [xi] are in memory at once, one draw after another."""
-    numbers = int(wanted.sum()) * len(simulators) * simulators.spec.obs_dim
+    numbers = int(wanted.sum()) * len(simulators) * simulators.spec.width
     count = max(1, min(-(-numbers // MOST_READINGS), int(wanted.min()) // 2))
     return [wanted * (i + 1) // count - wanted * i // count for i in range(count)]
 
@@ -233,7 +233,7 @@ def densities_at(
         ObservationError: no density can be estimated from some; it names simulator, path and sensor.
     """
     with _by_name(simulators, paths):
-        return estimator.of_states(samples)
+        return estimator.of_states([simulators.spec.placed(x) for x in samples])
 
 
 def patches_at(
@@ -241,7 +241,7 @@ def patches_at(
 ) -> Patches:
     """`densities_at`, kept only where they are not 0."""
     with _by_name(simulators, paths):
-        return estimator.patches(samples)
+        return estimator.patches([simulators.spec.placed(x) for x in samples])
 
 
 def density_at(estimator: DensityEstimator, simulators: Guard, path: Path, x: Tensor) -> Tensor:

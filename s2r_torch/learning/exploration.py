@@ -162,7 +162,8 @@ class _Seen:
 
 def _walked(simulators: Guard, sequences: list[Path], n: int, seed: Seed) -> list[list[Tensor]]:
     """Readings [deciders, n, d] at every step of n episodes along each of some sequences of H - 1 actions."""
-    return [walk(simulators, actions, n, seed.child("merge", actions))[0] for actions in sequences]
+    walked = (walk(simulators, actions, n, seed.child("merge", actions))[0] for actions in sequences)
+    return [[simulators.spec.placed(x) for x in readings] for readings in walked]
 
 
 def _seen(simulators: Guard, ends: list[tuple[Path, Path, Tensor]], estimator: DensityEstimator) -> list[_Seen]:

@@ -82,7 +82,7 @@ class NetActor(nn.Module):
     def _placed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x in [-1, 1], [d, n]; cell [n] and place in it [d, n]."""
         rows = by_axis(x)
-        return self.scaled_x(rows.mT).mT, *place(self.grid, rows)
+        return self.scaled_x(rows.mT).mT, *place(self.grid, rows[: self.grid.obs_dim])
 
     def _values(self, step: int, scaled: Tensor, looked_up: Tensor) -> Tensor:
         """Unclamped f, [A, n]."""
@@ -93,7 +93,7 @@ class NetActor(nn.Module):
         """Unclamped f at a single reading, [1, A]."""
         (row,) = x.tolist()
         scaled = [min(max((value - c) / half, -3.0), 3.0) for value, (c, half) in zip(row, self.box, strict=True)]
-        u = np.array([*scaled, *self.looked_up.at(row, x.dtype, self.of_step[step])], np.float32)
+        u = np.array([*scaled, *self.looked_up.at(row[: self.grid.obs_dim], x.dtype, self.of_step[step])], np.float32)
         for weight, rows in self.chains[step]:
             if rows:
                 np.abs(u[:rows], out=u[:rows])

@@ -52,7 +52,8 @@ def surfaces(meta_policy: MetaPolicy, D_hat: Densities, theta: Tensor) -> Surfac
         theta: `[B, k]` their parameters; for titles alone.
     """
     problem, count = meta_policy.problem, min(len(D_hat), CANDIDATES)
-    alone, nodes = meta_policy.ensemble.subset([meta_policy.chosen]), problem.grid.nodes.expand(count, -1, -1)
+    alone = meta_policy.ensemble.subset([meta_policy.chosen])
+    nodes = problem.spec.widened(problem.grid.nodes).expand(count, -1, -1)
     values = alone.evaluator(D_hat[:count])
     q = torch.stack([values.q_of(0, step, nodes) for step in range(problem.graph.horizon)], 1)  # [B, H, G, A]
     seen = torch.stack([dense(D_hat[:count, problem.graph.states_of(h)]).amax(1) for h in range(q.shape[1])], 1)

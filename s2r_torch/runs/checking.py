@@ -7,6 +7,7 @@ from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.families.check import Report, check_family
 from s2r_torch.families.contract import Family
 from s2r_torch.families.draws import Draws
+from s2r_torch.families.encoded import placed_alone
 from s2r_torch.learning.estimator import DensitySettings, make_estimator
 from s2r_torch.learning.exploration import explore
 from s2r_torch.progress import Progress
@@ -42,5 +43,5 @@ def check_encoded(settings: RunSettings, family: Family, progress: Progress) -> 
 
 
 def check_for_a_run(family: Family, seed: int = 0) -> Report:
-    """`check_family`; a state graph that the family does not know is explored."""
-    return check_family(family, seed, explore=explored_graph)
+    """`check_family` of what densities live on; a state graph that the family does not know is explored."""
+    return check_family(placed_alone(family), seed, explore=explored_graph)

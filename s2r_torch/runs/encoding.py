@@ -45,7 +45,13 @@ def encode_readings(settings: RunSettings, draws: Draws, progress: Progress) -> 
     examined(phi.module, phi.name, phi.raw)  # as it is from now on
     require_rebuilt(phi)
     few = Views(simulators.select(range(min(BOXED, len(simulators)))), draws.seed.child("encode", "box"))
-    return Encoded(boxed(phi, few), tuple(notes))
+    return Encoded(boxed(phi, few), (*notes, *_beside(phi.spec.beside)))
+
+
+def _beside(count: int) -> tuple[str, ...]:
+    """What must be known where predictors see numbers beside features, if they do."""
+    told = "`blind` does not, so that what densities bring is what is earned beyond a run with net=blind"
+    return (f"predictors see {count} numbers beside the features; {told}",) if count else ()
 
 
 def fitted(phi: Encoding, views: Views, seed: Seed) -> tuple[str, ...]:
@@ -71,7 +77,7 @@ def fitted(phi: Encoding, views: Views, seed: Seed) -> tuple[str, ...]:
 
 def boxed(phi: Encoding, views: Views) -> Encoding:
     """The encoder with a box that holds all features seen, and a margin."""
-    z = views.through(phi).z.flatten(0, 2)
+    z = phi.spec.placed(views.through(phi).z.flatten(0, 2))
     low, high = z.amin(0), z.amax(0)
     constant = (high <= low).nonzero().flatten().tolist()
     if constant:
@@ -81,4 +87,5 @@ def boxed(phi: Encoding, views: Views) -> Encoding:
             cause="an encoder that was not fitted, or one of other readings",
         )
     margin = MARGIN * (high - low)
-    return replace(phi, spec=features_spec(phi.raw, tuple((low - margin).tolist()), tuple((high + margin).tolist())))
+    edges = [tuple(edge.tolist()) for edge in (low - margin, high + margin)]
+    return replace(phi, spec=features_spec(phi.raw, edges[0], edges[1], phi.spec.beside))

@@ -169,7 +169,7 @@ def test_readings_that_are_compared_are_of_one_state_and_none_is_compared_twice(
         lambda samples, relabelled, generator: compared.append(samples) or torch.ones(1 + relabelled, len(samples) - 1),
     )
     world = Numbered(graph)
-    world.spec = SimpleNamespace(horizon=graph.horizon, obs_dim=2)
+    world.spec = SimpleNamespace(horizon=graph.horizon, width=2)
     collector = Collector(world, graph, policy.cover)
     seen = Collection.of(collector.until(30), graph, policy.cover, 30)
     recording = collector.walk(missing_walks(policy, edges_of(graph), collector.recording, 30))

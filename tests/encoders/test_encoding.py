@@ -48,9 +48,12 @@ def wrong(name, forward=None, fails=False):
     )
 
 
-@pytest.mark.parametrize("name", ["pca", "learned", "first_two"])
-def test_features_do_not_depend_on_what_else_is_read(name):
-    phi = made(name, {}, RAW)
+SEEING = [("pca", {"see": 5}), ("learned", {"see": 5})]
+
+
+@pytest.mark.parametrize(("name", "settings"), [("pca", {}), ("learned", {}), ("first_two", {}), *SEEING])
+def test_features_do_not_depend_on_what_else_is_read(name, settings):
+    phi = made(name, settings, RAW)
     x = torch.rand(3 * BLOCK + 7, RAW.obs_dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     z = phi(x)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
@@ -59,6 +62,43 @@ def test_features_do_not_depend_on_what_else_is_read(name):
     assert torch.equal(phi(x[:10].view(2, 5, -1)), z[:10].view(2, 5, -1)) and z.dtype == torch.float64
     assert phi(x[:0]).shape == (0, z.shape[1])
     torch.testing.assert_close(in_blocks(phi.module, x.float()), phi.module(x.float()).detach())
+
+
+@pytest.mark.parametrize(("name", "settings"), SEEING)
+def test_what_predictors_see_beside_features_comes_after_them(name, settings):
+    phi, without = made(name, settings, RAW), made(name, {}, RAW)
+    again = rebuilt(phi.recipe(), phi.tensors(), RAW, replace(phi.spec, beside=0))  # a file does not say it
+    x = torch.rand(40, RAW.obs_dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert (phi.spec.obs_dim, phi.spec.beside, phi.spec.width) == (2, 5, 7)
+    if name == "learned":
+        without = rebuilt(without.recipe(), phi.tensors(), RAW, without.spec)
+    assert torch.equal(phi.spec.placed(phi(x)), without(x)) and without.spec.width == 2
+    beside = x.float() - phi.module.mean
+    components = phi.module.components[2:7] if name == "pca" else phi.module.components[:5]
+    torch.testing.assert_close(phi(x)[:, 2:], (beside @ components.T).double())
+    assert torch.equal(again(x), phi(x)) and again.spec == phi.spec
+    assert made(name, {**settings, "see": 50}, RAW).spec.beside == (12 if name == "pca" else 14)  # all that there are
+
+
+NO_COUNT = "beside of the encoder beside >= 0, a whole number"
+
+
+@pytest.mark.parametrize(
+    ("beside", "words"),
+    [(-1, NO_COUNT), (1.0, NO_COUNT), (True, NO_COUNT), ("2", NO_COUNT), (257, "<= 256"), (3, "d = 0")],
+)
+def test_other_than_a_number_of_numbers_beside_is_refused(beside, words, monkeypatch):
+    if "beside" not in ENCODERS:
+        wrong("beside", lambda self, x: x[:, :3])
+    monkeypatch.setattr(ENCODERS["beside"], "beside", beside)
+    with pytest.raises(SettingError, match=words):
+        made("beside", {}, RAW)
+
+
+@pytest.mark.parametrize("name", ["identity", "pca"])
+def test_numbers_beside_are_no_family_s(name):
+    with pytest.raises(SettingError, match="readings of obs_dim numbers; got beside=2 in its spec"):
+        made(name, {}, replace(RAW, beside=2))
 
 
 @pytest.mark.parametrize(

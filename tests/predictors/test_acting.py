@@ -29,7 +29,7 @@ def densities(meta: MetaPolicy, *lead: int, seed: int = 3) -> torch.Tensor:
     return spread(meta.problem.grid, *lead, meta.problem.graph.num_states, seed=seed)
 
 
-def readings(grid: DensityGrid, n: int, dtype=torch.float64) -> torch.Tensor:
+def readings(grid: DensityGrid, n: int, dtype=torch.float64, beside: int = 0) -> torch.Tensor:
     """Half of them anywhere, some far off the grid; the rest on nodes and between two of them."""
     g = torch.Generator().manual_seed(n)
     low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (grid.low, grid.high))
@@ -37,19 +37,20 @@ def readings(grid: DensityGrid, n: int, dtype=torch.float64) -> torch.Tensor:
     x[::7] *= 100
     x[1::2] = grid.nodes[torch.randint(grid.num_points, (len(x[1::2]),), generator=g)]
     x[3::4, 0] += grid.spacing[0] / 2
-    return x.to(dtype)
+    return torch.cat([x, 2 * torch.randn(n, beside, generator=g, dtype=torch.float64)], 1).to(dtype)
 
 
+@pytest.mark.parametrize("beside", [0, 3])
 @pytest.mark.parametrize(("name", "head"), NAMES)
-def test_prepared_values_are_those_of_the_class(name, head):
-    meta = policy_of((name,))
+def test_prepared_values_are_those_of_the_class(name, head, beside):
+    meta = policy_of((name,), beside=beside)
     if head:
         net = net_class(name)(meta.problem, 3, torch.Generator().manual_seed(0), head=head, width=8)
         meta = replace(meta, ensemble=Ensemble(meta.problem, (net,)))
     D = densities(meta)
     policy, evaluator = meta.condition(D), meta.ensemble.evaluator(D[None])
     assert isinstance(policy.actor, NetActor)
-    x = readings(meta.problem.grid, 120)
+    x = readings(meta.problem.grid, 120, beside=beside)
     for step in range(meta.problem.graph.horizon):
         expected = evaluator.q_of(meta.chosen, step, x[None])[0]
         alone = torch.cat([policy.q(step, row[None]) for row in x])

@@ -32,6 +32,7 @@ from s2r_torch.deployment.edges import NO_CHECK
 from s2r_torch.deployment.export import export_policy
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.deployment.policy_file import load_policy, read, save_policy
+from s2r_torch.deployment.probes import probes
 from s2r_torch.encoders import ENCODERS
 from s2r_torch.episodes import Transitions
 from s2r_torch.errors import LipschitzError, SettingError
@@ -371,6 +372,24 @@ def test_modules_of_every_kind_are_trained_saved_and_used(kind, tmp_path):
         assert one.act(step, x[0][:0]).shape == (0,)
 
 
+def test_a_module_that_ends_in_dropout_is_taken_whatever_it_drops():
+    """One of 64 draws drops all values of three rows, and with them all gradients."""
+    name = free("dropping", lambda i, o: nn.Sequential(nn.Linear(i, o), nn.Dropout(0.5)))
+    for seed in range(60):
+        make_net(name, problem("line"), members=1, seed=seed)
+
+
+def test_a_module_sees_numbers_beside_those_that_densities_live_on():
+    where, g = problem("beside"), torch.Generator().manual_seed(0)
+    net, D, x = make_net(free(), where, members=2), bumps(where, 3, g), readings(where, (3, 4), g)
+    other = torch.cat([where.spec.placed(x), -x[..., 2:]], -1)
+    for step in range(3):
+        q, moved = (net.q(net.condition(D), step, seen) for seen in (x, other))
+        assert q.shape == (2, 3, 4, 2) and float((q - moved).abs().amax()) > 1e-3
+        assert torch.equal(net.local(D, step, x), net.local(D, step, other))
+    assert probes(policy_of(net))["probe.group0.q"].shape == (3, 2, 2, 4, 2)  # what a file keeps of it
+
+
 def test_what_a_module_says_later_is_named_too():
     def short(q, _):
         if len(q) > 20:
@@ -488,7 +507,7 @@ REFUSED = {
     "frozen": (lambda i, o: nn.Linear(i, o).requires_grad_(False), "parameters .*; got none that requires a gradient"),
     "in place": (lambda i, o: Inner(i, o, lambda q, _: q.sigmoid_().mul_(0.5)), "gradients of Mine.module; got Runt"),
     "root": (lambda i, o: Inner(i, o, lambda q, _: (0 * q).sqrt()), "finite gradients .*; got NaN or inf in weight"),
-    "training": (lambda i, o: Inner(i, o, lambda q, on: q[:, :1] if on else q), r"got \[3, 1\] .* type in training"),
+    "training": (lambda i, o: Inner(i, o, lambda q, on: q[:, :1] if on else q), r"got \[96, 1\] .* type in training"),
     "training nan": (
         lambda i, o: Inner(i, o, lambda q, on: q / 0 if on else q),
         "finite .*; got NaN or inf in training",

@@ -31,7 +31,7 @@ def policy(where):
     return MetaPolicy(Ensemble(where, (net,)), 1, estimator, path_cover(where.graph), 10)
 
 
-@pytest.mark.parametrize("shape", ["line", "plane"])
+@pytest.mark.parametrize("shape", ["line", "plane", "beside"])
 def test_surfaces_are_of_the_two_simulators_whose_policies_differ_most(shape, tmp_path):
     where, g = problem(shape), torch.Generator().manual_seed(0)
     D, theta, meta_policy = bumps(where, 5, g), torch.rand(5, 3, generator=g), policy(where)
@@ -39,7 +39,7 @@ def test_surfaces_are_of_the_two_simulators_whose_policies_differ_most(shape, tm
     shown = surfaces(meta_policy, D, theta)
     assert shown.q.shape == (2, where.graph.horizon, where.grid.num_points, where.spec.num_actions)
     assert set(shown.simulators) != {1, 3} and torch.equal(shown.theta, theta[list(shown.simulators)])
-    x = where.grid.nodes[:4]
+    x = where.spec.widened(where.grid.nodes[:4])
     torch.testing.assert_close(shown.q[1, 1, :4], meta_policy.condition(D[shown.simulators[1]]).q(1, x))
     save_figure(learning_figure(summary_by_hand(), ROWS, shown), tmp_path / "learning.png")
     assert (tmp_path / "learning.png").stat().st_size > 30_000

@@ -21,12 +21,13 @@ from s2r_torch.runs.configuring import check_together
 from s2r_torch.runs.run import execute
 
 ENCODED = ("encoder=learned", "+encoder.steps=60", "+encoder.payoff=[0.3]", "predictors.num_simulators=48")
+LOOKED_AT = "diagnostics.simulators=4"
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+@pytest.fixture(scope="module", params=[(), ("+encoder.see=4",)], ids=["features", "and numbers beside"])
+def finished(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    return execute(small_settings(*ENCODED), strip(), folder), folder / "policy.safetensors"
+    return execute(small_settings(*ENCODED, LOOKED_AT, *request.param), strip(), folder), folder / "policy.safetensors"
 
 
 def world(seed=0):
@@ -119,7 +120,7 @@ def test_what_was_saved_is_saved_again(finished, tmp_path):
 def test_the_check_before_a_run_looks_at_the_features_of_that_run(finished, monkeypatch):
     seen = []
     monkeypatch.setattr(checking, "check_for_a_run", lambda family, seed: seen.append(family))
-    encoded, _ = checking.check_encoded(small_settings(*ENCODED), strip(), Silent())
+    encoded, _ = checking.check_encoded(finished[0].settings, strip(), Silent())
     of_the_run, x = finished[0].encoded, world(3).reset(20)
     assert encoded.notes == of_the_run.notes and torch.equal(encoded.encoding(x), of_the_run.encoding(x))
     assert seen[0].spec == finished[0].family.spec

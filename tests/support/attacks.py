@@ -19,7 +19,7 @@ from s2r_torch.problem import Problem
 
 SMALL = {"cones": {"anchors": 4}, "conv": {"channels": 4}, "sets": {"set_width": 4}}
 OPTIONS = {"profiles": True, "positions": True, "places": 12}
-PROBLEMS = ("line", "plane", "single")  # d = 1; d = 2; d = 1 with one state and one step
+PROBLEMS = ("line", "plane", "single", "beside")  # d = 1; d = 2; one state and one step; three numbers beside d = 2
 
 
 def problem(kind: str = "line", nodes: int | None = None) -> Problem:
@@ -31,7 +31,7 @@ def problem(kind: str = "line", nodes: int | None = None) -> Problem:
     following = [[1, 3], [2, 2], [-1, -1], [2, 4], [-1, -1]]
     graph = StateGraph(torch.tensor(following), torch.tensor([0, 1, 2, 1, 2]), ((), (0,), (0, 0), (1,), (1, 1)))
     low, high = ((-1.0,), (2.0,)) if kind == "line" else ((-1.0, 0.0), (2.0, 4.0))
-    spec = ProblemSpec(2, 3, 2, len(low), low, high)
+    spec = ProblemSpec(2, 3, 2, len(low), low, high, beside=3 if kind == "beside" else 0)
     return Problem(spec, graph, DensityGrid.uniform(low, high, nodes or (27 if kind == "line" else 7)))
 
 
@@ -69,16 +69,17 @@ def uniform(shape: tuple[int, ...], generator: torch.Generator, low: float = 0.0
 
 
 def readings(where: Problem, shape: tuple[int, ...], generator: torch.Generator, margin: float = 0.0) -> Tensor:
-    """Observations [*shape, d], uniform over the box, or over a wider one."""
+    """Observations [*shape, d + beside], uniform over the box, or over a wider one."""
     low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (where.spec.low, where.spec.high))
-    u = uniform((*shape, where.spec.obs_dim), generator, -margin, 1 + margin)
+    low, high = where.spec.widened(low, -1.0), where.spec.widened(high, 1.0)
+    u = uniform((*shape, where.spec.width), generator, -margin, 1 + margin)
     return low + (high - low) * u
 
 
 def bumps(where: Problem, count: int, generator: torch.Generator) -> Tensor:
     """Densities [count, xi, G] that look like estimates: one Gaussian bump of random place and width per state."""
     xi, nodes = where.graph.num_states, where.grid.nodes
-    centre = readings(where, (count, xi), generator)
+    centre = where.spec.placed(readings(where, (count, xi), generator))
     size = uniform((count, xi, 1), generator, 0.2, 0.8)
     gap = (nodes - centre[:, :, None]).square().sum(-1)  # [count, xi, G]
     D = torch.exp(-gap / (2 * size**2))

@@ -20,10 +20,10 @@ from s2r_torch.problem import Problem
 from s2r_torch.rng import Seed
 
 
-def policy_of(nets=("lookup",), family_name="grid", nodes=12) -> MetaPolicy:
+def policy_of(nets=("lookup",), family_name="grid", nodes=12, beside=0) -> MetaPolicy:
     family = make_family(family_name)
     grid = DensityGrid.uniform(family.spec.low, family.spec.high, nodes)
-    problem = Problem(family.spec, family.graph, grid)
+    problem = Problem(replace(family.spec, beside=beside), family.graph, grid)
     generator = torch.Generator().manual_seed(0)
     groups = []
     for name in nets:

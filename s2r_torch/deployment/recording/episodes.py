@@ -80,7 +80,7 @@ class Recording:
 
     def require_of(self, spec: ProblemSpec) -> None:
         """Raises RecordingError unless these can be episodes of this problem."""
-        H, d, A = spec.horizon, spec.obs_dim, spec.num_actions
+        H, d, A = spec.horizon, spec.width, spec.num_actions
         if self.x.shape[-2:] != (H, d):
             raise RecordingError(
                 expected=f"readings [episodes, {H} steps, {d} numbers], as the policy was made for",
@@ -104,7 +104,7 @@ class Recording:
             )
             raise RecordingError(expected="finite readings", got=got, cause=cause)
         low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (spec.low, spec.high))
-        lost = (seen[..., None] & ((self.x - low).abs() > NOWHERE * (high - low))).nonzero()
+        lost = (seen[..., None] & ((spec.placed(self.x) - low).abs() > NOWHERE * (high - low))).nonzero()
         if len(lost):
             *_, i, step, j = lost[0].tolist()
             got = f"{float(self.x[tuple(lost[0].tolist())]):g} at {self.at(i, step)}"
@@ -117,7 +117,7 @@ class Recording:
         H = spec.horizon
         return Recording(
             torch.empty(0, H - 1, dtype=torch.int64),
-            torch.empty(0, H, spec.obs_dim, dtype=torch.float64),
+            torch.empty(0, H, spec.width, dtype=torch.float64),
             torch.empty(0, dtype=torch.int64),
         )
 

@@ -29,6 +29,7 @@ from s2r_torch.predictors.nets.steps import Constants, Sizes, Step
 from s2r_torch.rng import kept_globals, seed_globals
 from s2r_torch.text import printable
 
+DRAWS = 32  # of the example in training: Dropout may leave nothing of a single one
 ROWS = 3  # of the example that a module is examined with, the last at the middle of the box
 BLOCK = 1024  # rows that a module is given at once, fewer padded to a power of two: the numbers it was examined with
 SIZES = tuple(2**k for k in range(11))
@@ -47,7 +48,7 @@ class FreeNet(LookupNet):
         raise NotImplementedError
 
     def make_step(self, states: int, generator: torch.Generator | None) -> Step:
-        inputs = self.summary_size + 1 + states + self.problem.spec.obs_dim
+        inputs = self.summary_size + 1 + states + self.problem.spec.width
         sizes = self.sizes(self.summary_size, states)
         seed = int(torch.randint(2**62, (1,), generator=generator))
         with kept_globals(), plain_torch(), torch.inference_mode(False), torch.enable_grad():
@@ -56,7 +57,7 @@ class FreeNet(LookupNet):
             with faults_of(f"{name}({inputs}, {sizes.num_actions}) to make a module", "the code that makes it"):
                 modules = [self.module(inputs, sizes.num_actions) for _ in range(self.size)]
                 rows = torch.randn(ROWS, inputs)
-                rows[-1, -self.problem.spec.obs_dim :] = 0  # where every policy is tried before it acts
+                rows[-1, -self.problem.spec.width :] = 0  # where every policy is tried before it acts
                 spare = self.module(inputs, sizes.num_actions)
                 seed_globals(seed)
                 again = self.module(inputs, sizes.num_actions)
@@ -280,7 +281,7 @@ class _Examined:
         written = {name: (id(buffer), buffer._version) for name, buffer in first.named_buffers()}
         held, around = attributes(first), outside(first)
         self._set(first, training=True)
-        self._require_gradients(self._values(first, rows), trained)
+        self._require_gradients(self._values(first, rows.repeat(DRAWS, 1)), trained)
         anew = [name for name, buffer in first.named_buffers() if written[name] != (id(buffer), buffer._version)]
         if anew:
             kind = type(first.get_submodule(anew[0].rpartition(".")[0])).__name__

@@ -97,8 +97,8 @@ class Net(nn.Module):
         self.width, self.x_width = told.width, told.x_width
         grid, spec = problem.grid, problem.spec
         low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (spec.low, spec.high))
-        self.register_buffer("x_centre", (low + high) / 2, persistent=False)  # the spec says them
-        self.register_buffer("x_half", (high - low) / 2, persistent=False)
+        self.register_buffer("x_centre", spec.widened((low + high) / 2), persistent=False)  # the spec says them
+        self.register_buffer("x_half", spec.widened((high - low) / 2, 1.0), persistent=False)
         self.register_buffer("height", torch.ones((), dtype=torch.float32))
         self.setup()
         require_summary(self, problem)
@@ -170,7 +170,7 @@ class Net(nn.Module):
             members=self.size,
             inputs=inputs,
             states=states,
-            obs_dim=spec.obs_dim,
+            obs_dim=spec.width,
             num_actions=spec.num_actions,
             width=self.width,
             depth=self.depth,
@@ -249,7 +249,7 @@ class Net(nn.Module):
         """The same, given the densities of these states alone [B, S_h, G], or [R, S_h, G] and rows [B] of them."""
         if not self.looks_up:
             return self.height.new_zeros(*x.shape[:2], 0)
-        found = looked_up(D, self.problem.grid, x, rows)
+        found = looked_up(D, self.problem.grid, self.problem.spec.placed(x), rows)
         return found / self.height.to(found.device)
 
     def scaled_x(self, x: Tensor) -> Tensor:
@@ -281,7 +281,7 @@ class Net(nn.Module):
 
     @torch.no_grad()
     def q(self, conditioned: Conditioned, step: int, x: Tensor) -> Tensor:
-        check_shape("observations", x, (len(conditioned.D), None, self.problem.spec.obs_dim), "of other simulators")
+        check_shape("observations", x, (len(conditioned.D), None, self.problem.spec.width), "of other simulators")
         require_count("step", step, len(self.steps) - 1, "an episode longer than the horizon", least=0)
         net, prepared, (batch, n, _) = self.steps[step], conditioned.steps[step], x.shape
         columns = net.columns(self.local(conditioned.D, step, x), self.scaled_x(x))  # [*, B, n]
