@@ -131,6 +131,16 @@ def passes(graph: StateGraph, cover: tuple[Path, ...]) -> Tensor:
     return torch.bincount(walked.flatten(), minlength=graph.num_states)
 
 
+def near_states(graph: StateGraph, most: int) -> Tensor:
+    """At most so many states that few episodes pass: they lie along the first sequences of the path cover; int64."""
+    passed: dict[int, None] = {}
+    for path in path_cover(graph):
+        if len(passed) < most:
+            passed |= dict.fromkeys(graph.visited(torch.tensor(path, dtype=torch.int64)).tolist())
+    along = torch.tensor(sorted(passed))
+    return along[torch.linspace(0, len(along) - 1, min(most, len(along))).round().long().unique()]
+
+
 def typical(readings: Tensor) -> float:
     """The geometric mean over states of their numbers of readings [xi].
 

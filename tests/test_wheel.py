@@ -67,7 +67,7 @@ def test_from_nothing_to_a_deployed_policy(installed, tmp_path):
         return done([installed / f"s2r-{name}", *arguments], tmp_path)
 
     assert "deployed value" in command("run", "+experiment=grid", *SMALL, "hydra.run.dir=first")
-    assert "300 episodes" in command("deploy", "checkpoint=first/policy.safetensors", "world=grid", "world.seed=7")
+    assert "150 episodes" in command("deploy", "checkpoint=first/policy.safetensors", "world=grid", "world.seed=7")
     assert "my_world.py" in command("new", "my_world")
     assert "refused" not in command("check", "env=my_world")
     assert "deployed value" in command("run", "+experiment=my_world", *SMALL, "hydra.run.dir=second")

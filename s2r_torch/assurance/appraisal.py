@@ -63,7 +63,7 @@ class AppraisalSettings(Settings):
     """
 
     simulators: Several = 100
-    n: Annotated[int, Range(FOLDS)] = 64
+    n: Annotated[int, Range(FOLDS)] = 48
     n_rollouts: Size = 50
     tolerance: Share = 0.03
     looks: Annotated[int, Range(1, 8)] = 2

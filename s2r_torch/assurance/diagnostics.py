@@ -30,6 +30,7 @@ from s2r_torch.assurance.findings import (
     Finding,
 )
 from s2r_torch.base import StateGraph, told
+from s2r_torch.coverage import near_states
 from s2r_torch.density.bands import sup_band
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
 from s2r_torch.density.grid import DensityGrid
@@ -43,7 +44,7 @@ from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
 
 STEADY = 0.2  # change of the order between bandwidths of ratio sqrt(2): 0 at a jump or a kink, 1 where all is smeared
-ROUGH_STATES = 128  # at most, all over the graph, at which A3 is looked at: densities are of one family
+ROUGH_STATES = 8  # at most, at which A3 is looked at: densities are of one family
 ROUGH_NODES = {1: 257, 2: 65}  # nodes per axis on which A3 is looked at; 25 in more dimensions
 
 
@@ -74,8 +75,8 @@ def diagnose(
         SettingError: fewer than two simulators.
 
     Cost:
-        Decisions at every state (n, and twice n / 4, `drawing.decisions`), at most w n_rough episodes on `few` of the
-        simulators.
+        n decisions at every state (`drawing.decisions`), and n_rough episodes along each sequence that shows A3 a state
+        on `few` of the simulators.
     """
     if len(simulators) < 2:
         raise SettingError(expected="at least 2 simulators", got=str(len(simulators)), cause="no standard error of one")
@@ -87,7 +88,7 @@ def diagnose(
     return Diagnosis(
         (
             check_reactiveness(data, ensemble, reach, settings),
-            check_realizability(simulators, data, D_hat, ensemble, reach, settings, seed.child("realizability")),
+            check_realizability(data, D_hat, ensemble, reach, settings),
             check_smoothness(simulators, ensemble, estimator, settings, seed.child("smoothness")),
             check_lipschitz(simulators, data, ensemble, estimator, exploration.noise),
             check_separation(exploration, D_hat, settings),
@@ -132,8 +133,7 @@ def check_smoothness(
 
 def rough_readings(graph: StateGraph, n: int) -> Tensor:
     """How many readings [xi] of every state A3 is looked at with: n, or none where there are many states."""
-    some = range(0, graph.num_states, -(-graph.num_states // ROUGH_STATES))
-    return torch.zeros(graph.num_states, dtype=torch.int64).index_fill(0, torch.tensor(some), n)
+    return torch.zeros(graph.num_states, dtype=torch.int64).index_fill(0, near_states(graph, ROUGH_STATES), n)
 
 
 def _ever_wider(estimator: DensityEstimator) -> list[DensityEstimator]:

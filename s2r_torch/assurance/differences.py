@@ -18,10 +18,9 @@ from torch import Tensor
 from s2r_torch.assurance.findings import DOUBTFUL, PLAUSIBLE, SILENT, VIOLATED, DiagnosticSettings, Finding
 from s2r_torch.base import told
 from s2r_torch.density.patches import Densities
-from s2r_torch.episodes import Guard, Transitions
-from s2r_torch.learning.calibration import bellman_table
+from s2r_torch.episodes import Transitions
+from s2r_torch.learning.calibration import tabulated
 from s2r_torch.predictors.ensemble import Ensemble
-from s2r_torch.rng import Seed
 from s2r_torch.student import half_width, p_above
 
 CONFIDENCE = 0.95  # that no difference is larger than is said
@@ -58,20 +57,14 @@ def check_reactiveness(
 
 
 def check_realizability(
-    simulators: Guard,
-    data: tuple[Halves, ...],
-    D_hat: Densities,
-    ensemble: Ensemble,
-    reach: Tensor,
-    settings: DiagnosticSettings,
-    seed: Seed,
+    data: tuple[Halves, ...], D_hat: Densities, ensemble: Ensemble, reach: Tensor, settings: DiagnosticSettings
 ) -> Finding:
     """A2: the best member's Bellman residual must have mean 0 given (x, a), at every state.
 
-    Values of successors are estimated, too: each half has its own, or their noise would not average out of a product.
+    Values of successors are estimated, too, each half's by itself, or their noise would not average out of a product.
     """
     graph = ensemble.problem.graph
-    tables = [bellman_table(simulators, D_hat, ensemble, max(1, settings.n // 4), seed.child(h)) for h in range(2)]
+    tables = [tabulated([halves[h] for halves in data], D_hat, ensemble) for h in range(2)]
     best = int((tables[0].risks + tables[1].risks).mean(1).sum(1).argmin())
     evaluator = ensemble.subset([best]).evaluator(D_hat)
     seen = {}

@@ -6,13 +6,14 @@ rehearse   all of it: looked at, conditioned on, then acted in
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from s2r_torch.coverage import passages
 from s2r_torch.density.patches import Densities, all_rows
-from s2r_torch.deployment.collection import Collection
+from s2r_torch.deployment.collection import Collection, Collector
 from s2r_torch.deployment.deploy import collect, densities_apart
 from s2r_torch.deployment.likeness import Population, Reference, Sight
 from s2r_torch.deployment.policy import MetaPolicy, Policy
@@ -35,6 +36,12 @@ class Rehearsal:
     def values(self) -> Tensor:
         """Mean return per simulator [M], in [0, 1]."""
         return self.rollouts.returns.mean(1)
+
+    def of_first(self, count: int) -> Rehearsal:
+        """That of so many simulators."""
+        sight = Sight(*(numbers[:count] for numbers in vars(self.sight).values()))
+        rollouts = Rollouts(*(numbers[:count] for numbers in vars(self.rollouts).values()))
+        return Rehearsal(self.D_hat[:count], sight, rollouts)
 
 
 @taking(simulators=object)
@@ -98,11 +105,16 @@ def passed_again(meta_policy: MetaPolicy) -> tuple[int, ...]:
     return tuple(s for s, _ in passages(meta_policy.problem.graph, meta_policy.cover))
 
 
-def policy_after(meta_policy: MetaPolicy, simulators: Guard, n: int, seed: Seed) -> Policy:
-    """What Deploy would act by in M simulators if it were given n episodes along every sequence of the cover."""
-    given = replace(meta_policy, n_real=n)
-    recording = collect(given, _AsWorlds(simulators, seed.child("look", n)))
-    return given.condition_on(recording, _named(simulators))
+def policies_after(meta_policy: MetaPolicy, simulators: Guard, readings: Sequence[int], seed: Seed) -> Iterator[Policy]:
+    """What Deploy would act by in M simulators after ever more episodes along every sequence of the cover.
+
+    Cost:
+        w episodes per simulator for each of the most readings: later policies see the earlier episodes, too.
+    """
+    worlds = _AsWorlds(simulators, seed.child("look"))
+    collector = Collector(worlds, meta_policy.problem.graph, meta_policy.cover)
+    for n in readings:
+        yield replace(meta_policy, n_real=n).condition_on(collector.until(n), _named(simulators))
 
 
 def _sight(meta_policy: MetaPolicy, simulators: Guard, recording: Recording) -> Sight:

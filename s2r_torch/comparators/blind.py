@@ -52,7 +52,7 @@ class Blind(Settings):
 
     sweeps: Size = 3
     simulators: Size = 32
-    n: Size = 500
+    n: Size = 250
 
     label = "best without densities"
     access = Access(simulators="yes, with reward", graph="discovered there", predictors="policies of x, lists")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from s2r_torch.assurance.rehearsal import policy_after
+from s2r_torch.assurance.rehearsal import policies_after
 from s2r_torch.comparators.contract import UNLABELLED, Access, Attempt, Known, Worlds, register_comparator
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.schema import Settings, Size
@@ -19,7 +19,7 @@ class Deploying:
 
     def attempt(self, worlds: Worlds) -> Attempt:
         """Cost: w n episodes per world."""
-        policy = policy_after(self.policy, worlds.guard(UNLABELLED), self.n, worlds.seed.child("ours"))
+        (policy,) = policies_after(self.policy, worlds.guard(UNLABELLED), [self.n], worlds.seed.child("ours"))
         return Attempt(policy.act, unlabelled=len(self.policy.cover) * self.n)
 
 

@@ -21,6 +21,7 @@ it and not added. An exact class has no other bias: there it is b_bar (`sim2real
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -29,7 +30,7 @@ from torch import Tensor
 
 from s2r_torch.base import START, StateGraph
 from s2r_torch.density.patches import Densities
-from s2r_torch.episodes import Guard, rollout
+from s2r_torch.episodes import Guard, Transitions, rollout
 from s2r_torch.learning.rules import Evidence, RuleSettings, calibrated
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
@@ -97,23 +98,25 @@ def bellman_table(simulators: Guard, D_hat: Densities, ensemble: Ensemble, n: in
         That of `tours.decisions`.
     """
     parts = map_simulators(_table, in_parts(simulators, D_hat), ensemble, n, seed)
-    return BellmanTable(*(torch.cat(one, 1) for one in zip(*parts, strict=True)))
+    return BellmanTable(*(torch.cat(one, 1) for one in zip(*(vars(part).values() for part in parts), strict=True)))
 
 
-def _table(
-    simulators: Guard, D_hat: Densities, ensemble: Ensemble, n: int, seed: Seed
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Risks, V_hat and what is earned, of some simulators."""
+def _table(simulators: Guard, D_hat: Densities, ensemble: Ensemble, n: int, seed: Seed) -> BellmanTable:
+    """Of some simulators."""
+    return tabulated(decisions(simulators, ensemble.problem.graph, n, seed), D_hat, ensemble)
+
+
+def tabulated(data: Sequence[Transitions], D_hat: Densities, ensemble: Ensemble) -> BellmanTable:
+    """The table of decisions [xi] that were drawn in B simulators with densities `[B, xi, G]`."""
     graph: StateGraph = ensemble.problem.graph
     evaluator = ensemble.evaluator(D_hat)
-    risks = torch.zeros(ensemble.size, len(simulators), graph.num_states, dtype=torch.float64)
+    risks = torch.zeros(ensemble.size, *D_hat.shape[:2], dtype=torch.float64)
     V_hat, earned = torch.zeros_like(risks), torch.zeros_like(risks)
-    data = decisions(simulators, graph, n, seed)
     for step, s in graph.backward():
         last, following = step == graph.horizon - 1, graph.next_state[s]
         after = (None, None) if last else (V_hat[:, :, following], earned[:, :, following])
         risks[:, :, s], V_hat[:, :, s], earned[:, :, s] = evaluator.bellman_risks(step, data[s], *after)
-    return risks, V_hat, earned
+    return BellmanTable(risks, V_hat, earned)
 
 
 def earn_the_most(earned: Tensor) -> Tensor:

@@ -180,7 +180,7 @@ def consensus(state: int, knowledge: Knowledge, judges: Judges) -> tuple[bool, K
         covers every later question to the survivors.
 
     Cost:
-        That of `samples.readings`: at the first call of a run, w n_test episodes per simulator for all states.
+        That of `samples.readings`: none beside those of TD-Eliminate where n_test <= n_train.
     """
     step = int(judges.graph.layer[state])
     if bool(knowledge.V_hat[knowledge.alive, :, state].isnan().any()):

@@ -3,8 +3,9 @@
     Shared      one batch of episodes along tours serves all states (`tours.py`); what runs take
     Separate    every sample has an episode of its own, as in the paper and in what is compared with it
 
-Consensus and TD-Eliminate never share a draw: values of a state's successors, by which TD-Eliminate judges the state,
-come of other readings than those that decided whether it was called.
+Where decisions are shared, their readings serve Consensus, too: what a member says of a state is one number then, a
+function of the readings at that state alone. TD-Eliminate judges a state by the values of its successors, so by
+readings of other states, whoever asked first and whatever they decided (theory.md 2.5).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Samples:
     seed: Seed
 
     def readings(self, state: int) -> Tensor:
-        """x [B, n_test, d]; asked again, the same."""
+        """x [B, n_test or more, d]; asked again, the same."""
         raise NotImplementedError
 
     def decisions(self, state: int) -> Transitions:
@@ -48,7 +49,7 @@ class Samples:
 
 
 class Shared(Samples):
-    """Drawn once, for all states."""
+    """Drawn once, for all states; readings are those of the decisions, where these are as many."""
 
     @cached_property
     def _readings(self) -> list[Tensor]:
@@ -59,7 +60,7 @@ class Shared(Samples):
         return drawing.decisions(self.simulators, self.graph, self.n_train, self.seed.child("train"))
 
     def readings(self, state: int) -> Tensor:
-        return self._readings[state]
+        return self.decisions(state).x if self.n_test <= self.n_train else self._readings[state]
 
     def decisions(self, state: int) -> Transitions:
         return self._decisions[state]

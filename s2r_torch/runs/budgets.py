@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
@@ -28,8 +29,10 @@ class BudgetSettings(Settings):
         n_train: samples per state and simulator in TD-Eliminate.
         n_rollouts: n_1, episodes per simulator that measure a policy.
         n_probes: N_2, episodes in total whose visited states are learned.
-        n_real: episodes along every sequence of the path cover in the real world; null takes n_dist, so that D_real has
-            no more noise than the densities that F is judged on.
+        n_real: episodes along every sequence of the path cover in the real world. null takes half of n_dist for a class
+            that is trained, on densities of fewer readings, too: more add nothing to what it earns (docs/run.md). For
+            a class that holds f* null takes n_dist, so that D_real has no more noise than the densities that F is
+            judged on.
         epsilon: wanted suboptimality, in units of an episode's total reward.
         delta: wanted failure probability.
         phi: accuracy of one state's estimates; null takes what the sizes buy.
@@ -46,7 +49,7 @@ class BudgetSettings(Settings):
     num_simulators: Size = 32
     n_dist: Size = 100
     n_test: Size = 500
-    n_train: Size = 1000
+    n_train: Size = 500
     n_rollouts: Size = 32
     n_probes: Size = 64
     n_real: Size | None = None
@@ -57,7 +60,7 @@ class BudgetSettings(Settings):
     epsilon_test_step: Positive | Literal["auto"] | None = "auto"
 
     def make(self, problem: Problem, num_members: int, lipschitz_bound: float, order: float, n_merge: int) -> Budget:
-        """The budget for a class of so many members, C_L and alpha.
+        """The budget for a class of so many members, C_L (infinite for one that does not hold f*) and alpha.
 
         Raises:
             SettingError: a theorem's sizes for a family that states no zeta.
@@ -66,7 +69,7 @@ class BudgetSettings(Settings):
         if self.schedule != "practical":
             return PLANS[self.schedule](_setting(self, problem, num_members, lipschitz_bound, order)).budget
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("schedule", "density_constant")}
-        own["n_real"] = self.n_real or self.n_dist
+        own["n_real"] = self.n_real or (self.n_dist if math.isfinite(lipschitz_bound) else -(-self.n_dist // 2))
         if self.epsilon_test_step == "auto":
             own["epsilon_test_step"] = self.epsilon / spec.horizon
         return practical(

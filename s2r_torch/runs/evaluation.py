@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.assurance.appraisal import Appraisal
-from s2r_torch.assurance.rehearsal import policy_after
+from s2r_torch.assurance.rehearsal import policies_after
 from s2r_torch.comparators.contract import COMPARATORS, Attempt, Worlds
 from s2r_torch.density.patches import Densities, Patches, all_rows
 from s2r_torch.deployment.deploy import deploy
@@ -28,7 +28,7 @@ from s2r_torch.workers.engines import Tell
 from s2r_torch.workers.simulators import in_parts, map_simulators
 
 ASKED = 8  # readings of every step that a policy is asked about twice
-MOST_WORLDS = 400  # for the curve of value against real-world episodes
+MOST_WORLDS = 200  # for the curve of value against real-world episodes
 WORTHLESS = 0.98  # share of the optimum from which a policy without them leaves densities nothing to add
 
 
@@ -119,7 +119,7 @@ def value_of_looking(
 ) -> Looking:
     """Deploys with ever more readings of every state, in the same worlds, and values each policy.
 
-    The worlds are the first of those in which comparators are valued: 400 of them where values are exact, else `few`.
+    The worlds are the first of those in which comparators are valued: 200 of them where values are exact, else `few`.
     """
     theta = draws.theta("population", population)
     theta = theta[: few if draws.family.truth(theta[:1]) is None else MOST_WORLDS]
@@ -143,10 +143,9 @@ def _values_of_looking(
     unknown: StandIn,
 ) -> tuple[Tensor, Tensor]:
     """Values of some worlds' policies after every number of readings [readings, B], and the best possible ones [B]."""
-    truth, found = draws.family.truth(theta), []
-    for n in readings:
-        act = policy_after(meta_policy, simulators, n, seed).act
-        found.append(_values(truth, simulators, act, n_rollouts, seed.child("values")))
+    truth, own = draws.family.truth(theta), seed.child("values")
+    policies = policies_after(meta_policy, simulators, readings, seed)
+    found = [_values(truth, simulators, policy.act, n_rollouts, own) for policy in policies]
     return torch.stack(found), _optimal(truth, len(theta), unknown)[0]
 
 

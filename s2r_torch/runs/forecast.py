@@ -19,10 +19,10 @@ from torch import Tensor
 from s2r_torch.assurance.diagnostics import rough_readings
 from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.comparators.contract import COMPARATORS
-from s2r_torch.coverage import edge_cover, passes, path_cover, typical
+from s2r_torch.coverage import edge_cover, near_states, passes, path_cover, typical
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.nodes import nodes_for
-from s2r_torch.families.check.payoff import READINGS, SIMULATORS, near_states
+from s2r_torch.families.check.payoff import MOST_STATES, READINGS, SIMULATORS
 from s2r_torch.families.check.truth import N_MERGE, other_edges
 from s2r_torch.families.contract import Family, KnowsGraph
 from s2r_torch.learning.estimator import PILOTS
@@ -207,7 +207,7 @@ class _Counting:
         """The method's own sizes; those of a theorem need the class, which the family has ready."""
         settings, spec = self.settings, self.family.spec
         grid = DensityGrid.uniform(spec.low, spec.high, nodes_for(settings.density.nodes, spec.low, spec.high))
-        build, members, C_L = known_class(settings, self.family), 1, 1.0  # sizes of a practical budget need neither
+        build, members, C_L = known_class(settings, self.family), 1, math.inf  # of one that is trained
         if build:
             group = build(grid, **settings.predictors.known)
             members, C_L = group.size, float(group.lipschitz_bound().max())
@@ -237,7 +237,8 @@ class _Counting:
         yield from self._explored("learn", B, budget.n_merge, budget.n_dist)
         cost = self._decisions(budget.n_train)
         if self.settings.method == "sim2real":
-            cost += self._readings(budget.n_test)
+            if budget.n_test > budget.n_train:
+                cost += self._readings(budget.n_test)
             yield Part("learn", "rollout", B, self._whole(max(budget.n_rollouts, -(-budget.n_probes // B))))
         yield Part("learn", "eliminate", B, cost)
 
@@ -250,7 +251,7 @@ class _Counting:
 
     def _diagnosing(self) -> Iterator[Part]:
         sizes = self.settings.diagnostics
-        decisions = self._decisions(2 * (sizes.n // 2)) + self._decisions(max(1, sizes.n // 4)) * 2
+        decisions = self._decisions(2 * (sizes.n // 2))
         yield Part("diagnose", "diagnose", sizes.simulators, self._readings(self.settings.budget.n_dist) + decisions)
         rough = self._readings(rough_readings(self.graph, sizes.n_rough))
         yield Part("diagnose", "diagnose", min(sizes.few, sizes.simulators), rough)
@@ -260,10 +261,12 @@ class _Counting:
         if not sizes.simulators:
             return
         looked = self._look(self._budget.n_real)
-        yield Part("certify", "look", self.settings.predictors.num_simulators + sizes.scores, looked)
-        accurate = self._readings(-(-sizes.n_accurate // 2)) * 2
+        known = min(sizes.known, self.settings.predictors.num_simulators)
+        yield Part("certify", "look", known + sizes.scores, looked)
         rolled = self._whole(sizes.n_rollouts) * (1 + (sizes.refused == "list" and sizes.values == "episodes"))
-        yield Part("certify", "certify", sizes.simulators, looked + accurate + rolled)
+        yield Part("certify", "certify", sizes.simulators, looked + rolled)
+        accurate = self._readings(-(-sizes.n_accurate // 2)) * 2
+        yield Part("certify", "certify", min(sizes.accurate, sizes.simulators), accurate)
 
     def _comparing(self) -> Iterator[Part]:
         """What comparators say that they draw before they see a world."""
@@ -276,7 +279,7 @@ class _Counting:
         sizes = self.settings.evaluation
         exact = self.family.truth(self.family.prior(1, torch.Generator().manual_seed(0))) is not None
         worlds = min(MOST_WORLDS, sizes.population) if exact else sizes.num_worlds
-        looked = self._look(sum(sizes.readings))
+        looked = self._look(max(sizes.readings))
         if exact:
             yield Part("evaluate", "evaluate", worlds, looked)
             return
@@ -288,7 +291,7 @@ class _Counting:
         """What `families/check` does, roughly, as if all of it were on the simulators that it looks at closely."""
         H, A, xi = self.graph.horizon, self.graph.num_actions, self.graph.num_states
         lists = A**H if H * math.log(A) <= math.log(2048) else 2048 + xi * A
-        told = torch.zeros(xi, dtype=torch.int64).index_fill(0, near_states(self.graph), READINGS)
+        told = torch.zeros(xi, dtype=torch.int64).index_fill(0, near_states(self.graph, MOST_STATES), READINGS)
         payoff = self._readings(told) * (SIMULATORS // CHECKED)
         theta = self.family.prior(1, torch.Generator().manual_seed(0)).shape[1]
         fixed = CHECK // CHECKED + lists + 400 * (min(A, 4) + 4) + 256 * (1 + theta)

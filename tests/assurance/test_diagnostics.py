@@ -23,7 +23,7 @@ from s2r_torch.learning.estimator import estimate_densities
 from s2r_torch.learning.exploration import explore
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.rng import Seed
-from s2r_torch.tours import decision_tour
+from s2r_torch.tours import decision_tour, reading_tour
 
 THETA = torch.linspace(-0.9, 0.8, 12, dtype=torch.float64).tolist()
 SETTINGS, MERGE = DiagnosticSettings(n=500, n_rough=1000), MergeSettings(1000, zeta=None)
@@ -92,8 +92,8 @@ def test_where_all_assumptions_hold():
     lines = diagnosis.lines()
     assert len(lines) == 5 and all(line.startswith(f"A{i + 1} plausible: ") for i, line in enumerate(lines))
     graph = world.graph
-    w, half = len(path_cover(graph)), len(decision_tour(graph))  # n / A episodes along each, and twice 125 / A
-    assert ledger.counts["diagnose"] == 12 * half * (500 // 2 + 2 * 63) + 4 * w * 20_000
+    w, half = len(path_cover(graph)), len(decision_tour(graph))  # n / A episodes along each
+    assert ledger.counts["diagnose"] == 12 * half * 500 // 2 + 4 * w * 20_000
 
 
 def test_overlapping_states_that_agree_are_fine():
@@ -164,14 +164,14 @@ def test_densities_with_jumps_and_kinks_are_reported(kind, verdict, low, high):
     assert a3.verdict == verdict and low < a3.numbers["order"] < high
 
 
-@pytest.mark.parametrize(("below", "looked_at"), [(1, 2), (127, 128), (128, 65), (1088, 121)])
-def test_of_many_states_some_all_over_the_graph_are_looked_at(below, looked_at):
-    """A start, and so many states below it."""
+@pytest.mark.parametrize(("below", "looked_at"), [(1, 2), (7, 8), (8, 8), (200, 8)])
+def test_of_many_states_some_that_few_episodes_pass_are_looked_at(below, looked_at):
+    """A start, and so many states below it, of which every sequence of actions passes one."""
     graph, _ = layered([[[*range(below)]]], below)
     needs = rough_readings(graph, 7)
     at = needs.nonzero().flatten()
     assert len(needs) == 1 + below and needs[at].tolist() == [7] * looked_at
-    assert len({*at.diff().tolist()}) == 1 and int(at[0]) == 0 and below - int(at[-1]) < int(at[1])
+    assert sum(n for _, n, _ in reading_tour(graph, needs.tolist())) <= 7 * looked_at
 
 
 def test_few_observations_do_not_show_smoothness():

@@ -80,9 +80,9 @@ def test_the_optimum_itself_is_realizable(random, monkeypatch):
     D = torch.zeros(8, world.graph.num_states, len(grid_of(world).weights))
     p = []
     for k in range(runs):
-        guard, seed = world.guard(THETA), Seed.root(k)
-        data = tuple(in_halves(drawn) for drawn in decisions(guard, world.graph, 200, seed.child("data")))
-        found = check_realizability(guard, data, D.double(), ensemble, REACH, DiagnosticSettings(n=200), seed)
+        drawn = decisions(world.guard(THETA), world.graph, 200, Seed.root(k))
+        data = tuple(in_halves(of_state) for of_state in drawn)
+        found = check_realizability(data, D.double(), ensemble, REACH, DiagnosticSettings(n=200))
         p.append(found.numbers["p"])
     assert sum(value <= 0.05 for value in p) <= 0.05 * runs + 3 * math.sqrt(0.05 * runs)
 

@@ -7,7 +7,7 @@ import torch
 from support.worlds import Tabular, class_of, estimator_of, policy_of, random_world
 
 from s2r_torch import memory
-from s2r_torch.assurance.rehearsal import look, policy_after
+from s2r_torch.assurance.rehearsal import look, policies_after
 from s2r_torch.base import after
 from s2r_torch.coverage import passages, path_cover
 from s2r_torch.episodes import Guard, Ledger
@@ -60,7 +60,7 @@ DOORS = {
     "explore": lambda guard: explore(guard, estimator_of(WORLD), MergeSettings(n_merge=N), N, SEED),
     "estimate": lambda guard: estimate_densities(guard, WORLD.graph, estimator_of(WORLD), N, SEED),
     "pilot": lambda guard: make_estimator(DensitySettings(n_pilot=N), guard, N, SEED),
-    "rehearse": lambda guard: policy_after(policy(), guard, N, SEED),
+    "rehearse": lambda guard: next(policies_after(policy(), guard, [N], SEED)),
 }
 
 

@@ -94,7 +94,7 @@ def test_line_by_line_what_is_drawn():
     w, half = len(path_cover(setup.world.graph)), len(decision_tour(setup.world.graph))
     assert counts.pop("explore") == walks * budget.n_merge * 2 + w * budget.n_dist * B
     assert counts.pop("rollout") == len(outcome.choice.rounds) * budget.n_rollouts * B
-    assert counts.pop("eliminate") == B * (half * budget.n_train // 2 + w * budget.n_test)
+    assert counts.pop("eliminate") == B * half * budget.n_train // 2  # Consensus reads where decisions are made
     assert counts == {}
 
 

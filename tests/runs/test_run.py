@@ -109,9 +109,9 @@ def test_summary_has_what_users_read(finished):
     assert 0 <= worth.low <= worth.value <= worth.high <= worth.optimal <= 1
     assert list(found.value.policies) == ["optimal", "open_loop", "blind", "random"]
     assert found.value.policies["open_loop"] == pytest.approx(0.5, abs=0.13)  # of 20 draws of theta
-    assert found.real.drawn == 3 * 100  # w n_real
-    assert found.real.one_path_per_state == 9 * 100
-    assert found.real.as_stated == 5 * 3 * 2 * 100  # n H S A
+    assert found.real.drawn == 3 * 50  # w n_real, half of n_dist
+    assert found.real.one_path_per_state == 9 * 50
+    assert found.real.as_stated == 5 * 3 * 2 * 50  # n H S A
     merging = found.merging
     assert merging.largest_merged < merging.noise < merging.zeta_hat / 3
     assert merging.largest_z < 6
@@ -132,7 +132,7 @@ def test_what_falls_short_is_learned_again_with_twice_the_sizes(tmp_path):
     sizes = results.settings.predictors
     assert (sizes.num_simulators, sizes.n_samples, sizes.training.steps) == (48, 32, 6)
     assert len(results.explored.exploration.D_hat) == 48
-    assert results.episodes["appraise"] == 2 * 32 * (3 * 100 + 50 + 6 * 16)  # rehearsals, their episodes, rewards
+    assert results.episodes["appraise"] == 2 * 32 * (3 * 50 + 50 + 6 * 16)  # rehearsals, their episodes, rewards
     assert results.appraised.appraisal.attempts == 2
     assert without_seconds(execute(settings, make_family("grid"), tmp_path)) == without_seconds(results)  # all kept
 
@@ -155,7 +155,7 @@ def test_more_is_drawn_while_it_is_open_what_is_lost(monkeypatch, told, earned, 
     monkeypatch.setattr(Draws, "simulators", drawing)
     results = execute(small_settings("+experiment=grid", "appraisal.looks=3"), make_family("grid"))
     assert counts == [4, 8, 16][:looks]
-    each = [3 * 100 + 2 + 6 * n for n in (8, 32, 128)]  # a rehearsal, its episodes, rewards
+    each = [3 * 50 + 2 + 6 * n for n in (8, 32, 128)]  # a rehearsal, its episodes, rewards
     assert results.episodes["appraise"] == sum(count * n for count, n in zip(counts, each, strict=False))
     drawn = [results.draws.theta(purpose, 4) for purpose in purposes if purpose.startswith("appraise")]
     assert len(drawn) == looks and not any(torch.isclose(a, b).any() for a, b in combinations(drawn, 2))  # fresh ones
@@ -214,11 +214,9 @@ def test_every_episode_is_counted(finished):
     assert counts["train"] == 24 * 6 * 16 // 2 + 24 * (1 + 2 + 4 + 10 + 30) * 3  # and of densities of few
     # decisions, densities, rollouts; and those of what is blind, and of the list beside it
     assert counts["calibrate"] == 4 * (6 * 50 // 2 + 3 * 100 + 2 + 2 * 50)
-    assert counts["real"] == 2 * 300
-    assert counts["certify"] == 8 * (3 * 100 + 4 + 3 * 50)  # rehearsals, their episodes, accurate densities
-    assert counts["evaluate"] == 20 * 3 * (
-        1 + 2 + 5 + 10 + 20 + 50 + 100 + 200
-    )  # the curve; this family's values are exact
+    assert counts["real"] == 2 * 3 * 50
+    assert counts["certify"] == 8 * (3 * 50 + 4 + 3 * 50)  # rehearsals, their episodes, accurate densities
+    assert counts["evaluate"] == 20 * 3 * 200  # the curve's most readings; this family's values are exact
 
 
 def test_run_folder_has_every_stage(finished, folder):

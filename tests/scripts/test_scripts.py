@@ -42,7 +42,7 @@ def test_deploy_from_the_policy_file(run_folder, tmp_path):
     checkpoint = f"checkpoint={run_folder / 'policy.safetensors'}"
     done = script("deploy.py", checkpoint, "world=grid", "world.seed=7", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "300 episodes" in done.stdout and "edges left out" in done.stdout
+    assert "150 episodes" in done.stdout and "edges left out" in done.stdout
     assert list(tmp_path.iterdir()) == []  # deploying leaves nothing behind
 
 

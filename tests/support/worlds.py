@@ -20,10 +20,11 @@ from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import make_kernel
 from s2r_torch.density.patches import dense
 from s2r_torch.deployment.policy import MetaPolicy
-from s2r_torch.episodes import Guard, Ledger
+from s2r_torch.episodes import Guard, Ledger, observe, try_actions
 from s2r_torch.families.layered import LayeredSimulators, LayeredWorld, depth_first
 from s2r_torch.learning.elimination import Elimination, Judges
 from s2r_torch.learning.estimator import estimate_densities
+from s2r_torch.learning.samples import Separate
 from s2r_torch.planner.budget import Budget, practical
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.problem import Problem
@@ -218,10 +219,18 @@ def oracle_of(judges: Judges) -> naive.World:
     fresh = Guard(judges.simulators.inner, Ledger(), "oracle")
 
     def test_samples(state: int) -> list:
+        if judges.sampling is Separate:
+            return observe(fresh, graph.paths[state], budget.n_test, judges.seed.child("test", state))[..., 0].tolist()
+        if budget.n_test <= budget.n_train:
+            return train_samples(state)[0]
         return readings(fresh, graph, budget.n_test, judges.seed.child("test"))[state][..., 0].tolist()
 
+    @functools.cache
     def train_samples(state: int) -> tuple[list, list, list]:
-        data = decisions(fresh, graph, budget.n_train, judges.seed.child("train"))[state]
+        if judges.sampling is Separate:
+            data = try_actions(fresh, graph.paths[state], budget.n_train, judges.seed.child("train", state))
+        else:
+            data = decisions(fresh, graph, budget.n_train, judges.seed.child("train"))[state]
         return data.x[..., 0].tolist(), data.actions.tolist(), data.rewards.tolist()
 
     return naive.World(
@@ -231,7 +240,7 @@ def oracle_of(judges: Judges) -> naive.World:
         num_actions=graph.num_actions,
         state_of=graph.end,
         test_samples=functools.cache(test_samples),
-        train_samples=functools.cache(train_samples),
+        train_samples=train_samples,
         epsilon_test=budget.epsilon_test,
         rule=judges.elimination.rule,
         numbers={

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import StateGraph
-from s2r_torch.coverage import path_cover
+from s2r_torch.coverage import near_states
 from s2r_torch.encoders.regression import Regression
 from s2r_torch.families import exact
 from s2r_torch.families.check.overlap import check_overlap
@@ -127,7 +127,7 @@ def _optimum(probe: Probe, theta: Tensor, listed: Tensor) -> float | None:
 
 def statistics(probe: Probe, graph: StateGraph, theta: Tensor) -> Tensor:
     """Statistics [B, p] of the readings at some states: quantiles, standard deviations, covariances."""
-    states = near_states(graph)
+    states = near_states(graph, MOST_STATES)
     needs = torch.zeros(graph.num_states, dtype=torch.int64).index_fill(0, states, READINGS)
     drawn, found = readings(probe.simulators(theta), graph, needs, probe.seed.child("statistics")), []
     for s in states.tolist():
@@ -137,16 +137,6 @@ def statistics(probe: Probe, graph: StateGraph, theta: Tensor) -> Tensor:
         covariance = torch.einsum("bni,bnj->bij", centred, centred).flatten(1) / READINGS
         found += [q.permute(1, 0, 2).flatten(1), x.std(1).log(), covariance]
     return torch.cat(found, 1)
-
-
-def near_states(graph: StateGraph) -> Tensor:
-    """At most MOST_STATES states that few episodes pass: they lie along the first sequences of the path cover."""
-    passed: dict[int, None] = {}
-    for path in path_cover(graph):
-        if len(passed) < MOST_STATES:
-            passed |= dict.fromkeys(graph.visited(torch.tensor(path, dtype=torch.int64)).tolist())
-    along = torch.tensor(sorted(passed))
-    return along[torch.linspace(0, len(along) - 1, min(MOST_STATES, len(along))).round().long().unique()]
 
 
 def _hidden(probe: Probe, theta: Tensor, values: Tensor, features: Tensor) -> str:

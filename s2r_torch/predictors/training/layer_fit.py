@@ -25,7 +25,7 @@ from s2r_torch.rng import Seed
 
 CHECKS = 20  # times a fit that held-out risks are looked at
 CLOSE = 2e-3  # root mean squared error, in units of an episode's total reward, that needs no further step
-MOST = 0.25  # share of a batch at the most readings, at which policies are deployed by default
+MOST = 0.25  # share of a batch at the most readings, which policies are judged at
 SEEN = 16  # columns of a row that a check looks at
 FEW = 32  # rows evaluated at once
 
