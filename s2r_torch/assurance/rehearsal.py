@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from s2r_torch.coverage import passages
 from s2r_torch.density.patches import Densities, all_rows
-from s2r_torch.deployment.collection import Collection, Collector
+from s2r_torch.deployment.collection import Collection
 from s2r_torch.deployment.deploy import collect, densities_apart
 from s2r_torch.deployment.likeness import Population, Reference, Sight
 from s2r_torch.deployment.policy import MetaPolicy, Policy
@@ -111,10 +112,12 @@ def policies_after(meta_policy: MetaPolicy, simulators: Guard, readings: Sequenc
     Cost:
         w episodes per simulator for each of the most readings: later policies see the earlier episodes, too.
     """
-    worlds = _AsWorlds(simulators, seed.child("look"))
-    collector = Collector(worlds, meta_policy.problem.graph, meta_policy.cover)
+    most = max(readings)
+    seen = collect(replace(meta_policy, n_real=most), _AsWorlds(simulators, seed.child("look")))
+    along = torch.arange(len(seen)).view(len(meta_policy.cover), most)  # sequence by sequence
     for n in readings:
-        yield replace(meta_policy, n_real=n).condition_on(collector.until(n), _named(simulators))
+        first = seen.only(along[:, :n].flatten())
+        yield replace(meta_policy, n_real=n).condition_on(first, _named(simulators))
 
 
 def _sight(meta_policy: MetaPolicy, simulators: Guard, recording: Recording) -> Sight:

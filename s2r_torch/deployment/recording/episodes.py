@@ -165,8 +165,12 @@ class Recording:
 
     def since(self, first: int) -> Recording:
         """The episodes from that one on."""
-        places = None if self.places is None else self.places[first:]
-        return Recording(self.actions[first:], self.x[..., first:, :, :], self.length[first:], places, self.unit)
+        return self.only(slice(first, None))
+
+    def only(self, which: slice | Tensor) -> Recording:
+        """Some episodes, by a slice or their numbers."""
+        places = None if self.places is None else self.places[which]
+        return Recording(self.actions[which], self.x[..., which, :, :], self.length[which], places, self.unit)
 
     def encoded(self, phi: Callable[[Tensor], Tensor]) -> Recording:
         """The same episodes seen through phi: [..., D] -> [..., d]."""
