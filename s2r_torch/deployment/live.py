@@ -4,6 +4,7 @@ world closed at the end, whatever happens."""
 from __future__ import annotations
 
 import math
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -128,7 +129,7 @@ def bounded(function: Callable[..., Answer], seconds: float | None, *arguments: 
         SettingError: a limit outside the main thread, which alone gets alarms.
     """
     if seconds is None:
-        with our_signals():
+        with _one_process(), our_signals():
             return function(*arguments)
     require_time_limit(seconds)
     if threading.current_thread() is not threading.main_thread():
@@ -136,7 +137,7 @@ def bounded(function: Callable[..., Answer], seconds: float | None, *arguments: 
             expected="no time limit in a thread", got=f"{seconds} s", cause="only the main one gets alarms"
         )
     try:
-        with our_signals(), _alarm(seconds):
+        with _one_process(), our_signals(), _alarm(seconds):
             return function(*arguments)
     except _Late:
         raise SimulatorError(
@@ -150,6 +151,17 @@ def require_time_limit(seconds: float | None) -> None:
     """Raises SettingError unless it is None or a positive number."""
     if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
         raise SettingError(expected="time_limit > 0 seconds, or null", got=str(seconds), cause="null is no limit")
+
+
+@contextmanager
+def _one_process() -> Iterator[None]:
+    """A copy of this process that code in the block makes, and does not end there, ends with it: one robot, one log."""
+    process = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() != process:
+            os._exit(0)
 
 
 @contextmanager

@@ -25,7 +25,9 @@ NARROWEST = 60  # characters of a line: on narrower terminals it is folded, and 
 
 def terminal(*, stderr: bool = False) -> Console:
     """Where a command prints: as wide as the terminal says, 80 where it says nothing (COLUMNS=0), never too narrow."""
-    console = Console(stderr=stderr)
+    console = Console(
+        file=sys.stderr if stderr else sys.stdout, stderr=stderr
+    )  # for good: drivers put others in their places
     if console.width < NARROWEST:
         console.width = NARROWEST if console.width else 80
     return console
@@ -51,7 +53,7 @@ def clear_ending(console: Console, kept: str, *, exits: bool = False) -> Iterato
     with _signals_raise():
         try:
             yield
-            sys.stdout.flush()
+            console.file.flush()
         except Ended:
             raise
         except BaseException as error:
@@ -63,12 +65,12 @@ def say(console: Console, text: str | Text) -> None:
     """Prints a line as it is; on stderr where the console cannot be written to."""
     try:
         console.print(text, soft_wrap=True, highlight=False, markup=False)
-        sys.stdout.flush()
+        console.file.flush()
     except (OSError, ValueError):  # ValueError: users' code closed it
         with suppress(OSError, ValueError):
             print(text, file=sys.stderr, flush=True)
         with suppress(OSError, ValueError):  # else Python tries again at its end, and exits with 120
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            os.dup2(os.open(os.devnull, os.O_WRONLY), console.file.fileno())
 
 
 def _tell(console: Console, error: BaseException, kept: str, exits: bool) -> int:

@@ -1,7 +1,9 @@
 """The door to reality: counted, checked, bounded in time, and closed however it ends."""
 
 import contextlib
+import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -251,6 +253,29 @@ def test_a_driver_may_keep_the_signals_that_wake_its_threads():
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("limit", [None, 5.0])
+@pytest.mark.parametrize("end", [sys.exit, lambda: None])
+def test_a_copy_of_the_process_that_a_driver_makes_does_not_go_on(tmp_path, limit, end):
+    """It would close the robot, append to the log and count episodes a second time."""
+    mine, copies = os.getpid(), []
+
+    def forks(x):
+        copies.append(os.fork())
+        if copies[-1] == 0:
+            end()
+        else:
+            os.waitpid(copies[-1], 0)
+        return x
+
+    try:
+        GuardedWorld(World(reset=forks), Ledger(), time_limit=limit).reset(2)
+    finally:
+        if os.getpid() != mine:
+            (tmp_path / "went on").touch()
+            os._exit(0)
+    assert copies and not (tmp_path / "went on").exists()
 
 
 def test_a_thread_has_no_signals_to_give_back():

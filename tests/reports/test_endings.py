@@ -4,12 +4,13 @@ import errno
 import io
 import os
 import signal
+import sys
 
 import pytest
 from rich.console import Console
 
 from s2r_torch.errors import SettingError, Terminated
-from s2r_torch.reports.endings import Ended, clear_ending, terminal
+from s2r_torch.reports.endings import Ended, clear_ending, say, terminal
 
 
 def ending(error: BaseException, **how) -> tuple[int, str]:
@@ -78,6 +79,14 @@ def test_an_output_that_a_users_code_closed(capsys):
     with pytest.raises(Ended) as ended, clear_ending(Console(file=closed, width=200), "nothing"):
         raise WRONG
     assert ended.value.code == 2 and "SettingError: expected a file" in capsys.readouterr().err
+
+
+def test_an_output_that_users_code_replaced(monkeypatch, capsys):
+    console = terminal()
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with clear_ending(console, "nothing"):
+        say(console, "the result")
+    assert capsys.readouterr().out == "the result\n"
 
 
 def test_an_ending_that_was_told_is_not_told_again():
