@@ -11,10 +11,13 @@ torch.float64
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -27,10 +30,29 @@ def plain_torch() -> Iterator[None]:
         yield
 
 
+def plainly(*methods: str) -> Callable[[type[T]], type[T]]:
+    """A decorator of classes: within these methods, torch's defaults are as it starts."""
+
+    def decorate(cls: type[T]) -> type[T]:
+        for name in methods:
+            setattr(cls, name, plain_torch()(getattr(cls, name)))
+        return cls
+
+    return decorate
+
+
 @contextmanager
 def trainable() -> Iterator[None]:
     """Gradients can be taken inside, whatever mode torch is in; also a decorator."""
     with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+@contextmanager
+def outside_inference() -> Iterator[None]:
+    """Gradients are taken or not as before, and inference mode is off, of which users' code would see something."""
+    grad = torch.is_grad_enabled()
+    with torch.inference_mode(False), torch.set_grad_enabled(grad):
         yield
 
 

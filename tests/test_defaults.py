@@ -94,22 +94,26 @@ def test_loading_acting_exporting_and_saving_are_the_same_to_the_bit(tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
-def test_a_familys_worlds_are_the_same(name):
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_familys_worlds_and_simulators_are_the_same(name, device):
     needs(name)
+    still = torch.zeros(2, 3, dtype=torch.int64)
 
     def drawn():
-        family = make_family(name)
-        theta = family.prior(2, torch.Generator().manual_seed(0))
-        world = family.world(theta[0], torch.Generator().manual_seed(1))
-        steps = [world.reset(3), world.step(torch.zeros(3, dtype=torch.int64))]
-        return torch.cat([theta.flatten(), *(x.flatten() for x in steps)])
+        family, numbers = make_family(name), [torch.Generator().manual_seed(i) for i in range(4)]
+        theta = family.prior(2, numbers[0])
+        world, simulators = family.world(theta[0], numbers[1]), family.simulators(theta, range(2))
+        found = [theta, world.reset(3), world.step(still[0]), simulators.reset(3, numbers[2:])]
+        return [*found, *simulators.step(still)]
 
     before = drawn()
     try:
         torch.set_default_dtype(torch.float64)
-        assert torch.equal(drawn(), before)
+        with torch.device(device):
+            found = drawn()
     finally:
         torch.set_default_dtype(torch.float32)
+    assert all(map(torch.equal, found, before))
 
 
 def test_settings_are_checked_under_any_defaults():

@@ -44,7 +44,13 @@ def _start(name: str) -> None:
     have_outputs()
     end_on_signals()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads fight over shared cores
-    import_module(f"s2r_torch.commands.{name}").main()
+    try:
+        command = import_module(f"s2r_torch.commands.{name}")
+    except (ImportError, MemoryError, OSError) as error:
+        cause = "a library that is not installed, or damaged, or too little memory"
+        print(f"{type(error).__name__}: {error}; likely cause: {cause}", file=sys.stderr)
+        sys.exit(2)
+    command.main()
 
 
 run, deploy, plan, compare, check, new = (

@@ -365,7 +365,7 @@ class Policy:
 def _readings(x: object) -> Tensor:
     """Readings on the CPU, in float32 or float64."""
     x = (x if x.is_meta else x.cpu()) if isinstance(x, Tensor) else _array(x)
-    if x.layout != torch.strided or x.is_complex():
+    if x.layout != torch.strided or x.is_complex() or x.is_quantized:
         got = f"{x.dtype} of layout {x.layout}"
         raise ObservationError(expected="real observations, all of them there", got=got, cause="another sensor")
     x = x if x.dtype in (torch.float32, torch.float64) else x.double()

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import ProblemSpec
+from s2r_torch.defaults import outside_inference
 from s2r_torch.encoders import encoder_class
 from s2r_torch.encoders.contract import Encoder
 from s2r_torch.errors import CheckpointError, ObservationError, SettingError
@@ -100,7 +101,7 @@ def in_blocks(module: Encoder, rows: Tensor) -> Tensor:
     last = parts.pop()
     parts.append(torch.cat([last, rows.new_zeros(BLOCK - len(last), rows.shape[1])]))
     ours = type(module).__module__.startswith("s2r_torch.")
-    with torch.no_grad():  # a user's module may write into what it is given
+    with torch.no_grad(), outside_inference():  # a user's module may write into what it is given
         return torch.cat([module(part if ours else part.clone()) for part in parts])[: len(rows)]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from s2r_torch.defaults import plain_torch
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import Family, require_family
 from s2r_torch.registry import Registry
@@ -50,6 +51,7 @@ def make_family(name: str, **parameters) -> Family:
     return family_named(name, parameters, name)
 
 
+@plain_torch()
 def family_named(name: str, parameters: Mapping[str, Any], key: str) -> Family:
     """The same for parameters that a person gave; `key` is where, in messages: `env`.
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.defaults import plainly
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import GroundTruth
 from s2r_torch.families.layered import (
@@ -44,6 +45,7 @@ MARGIN = 0.05  # of a cell, around the box that readings can reach
 THETA = ("offset_row", "offset_col", "w")
 
 
+@plainly("prior", "simulators", "world", "truth")
 @dataclass(frozen=True)
 class Grid:
     """The family `grid`.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.defaults import plainly
 from s2r_torch.episodes import require_generator, require_generators
 from s2r_torch.errors import SettingError
 from s2r_torch.families.noise import bernoulli
@@ -42,6 +43,7 @@ class LayeredModel(Protocol):
         """E[r | theta, s, x, a] [B, n], in [0, payment]."""
 
 
+@plainly("reset", "step")
 class LayeredSimulators:
     """B simulators of a `LayeredModel` (`base.Simulators`); every random number of row b comes from generator b.
 
@@ -85,6 +87,7 @@ class LayeredSimulators:
         return x
 
 
+@plainly("reset", "step")
 class LayeredWorld:
     """One world of a `LayeredModel` (`base.UnlabelledWorld`); it computes no reward at all."""
 

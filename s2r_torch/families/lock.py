@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.defaults import plainly
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import GroundTruth
 from s2r_torch.families.layered import (
@@ -40,6 +41,7 @@ MARGIN = 0.05  # around the box that readings can reach
 THETA = ("offset", "w")
 
 
+@plainly("prior", "simulators", "world", "truth")
 @dataclass(frozen=True)
 class Lock:
     """The family `lock`.

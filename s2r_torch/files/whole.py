@@ -18,6 +18,7 @@ with the path and the reason, and leaves neither half a file nor a temporary one
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import os
 import stat
@@ -250,6 +251,9 @@ def _flushed(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:  # where the system has no such thing for folders, there is nothing to wait for
+        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)):
+            raise
     finally:
         os.close(descriptor)
 

@@ -127,6 +127,13 @@ def test_numbers_that_nobody_can_see(act):
         act(policy_of(WORLD, CLASS).condition(D_HAT))
 
 
+@pytest.mark.filterwarnings("ignore")  # torch would have us use something else
+def test_quantized_readings_are_no_numbers():
+    x = torch.quantize_per_tensor(torch.zeros(3, 4, 1), 0.1, 0, torch.quint8)
+    with pytest.raises(ObservationError, match="real observations"):
+        policy_of(WORLD, CLASS).condition(D_HAT).act(0, x)
+
+
 def test_observations_of_one_world():
     policy = policy_of(WORLD, CLASS).condition(D_HAT[0])
     assert policy.act(0, torch.tensor([[0.4], [0.6]])).shape == (2,)

@@ -349,6 +349,17 @@ def test_a_constructor_reads_no_file(tmp_path):
         require_rebuilt(made(Reads.name, {}, RAW))
 
 
+def test_an_encoder_does_not_see_inference_mode():
+    def forward(self, x):
+        return x[:, :2] * (3 if torch.is_inference_mode_enabled() else 1)
+
+    wrong("modes", forward)
+    phi, x = made("modes", {}, RAW), torch.rand(4, RAW.obs_dim)
+    with torch.inference_mode():
+        seen = phi(torch.rand(4, RAW.obs_dim).copy_(x))
+    assert torch.equal(seen, phi(x))
+
+
 def test_an_encoder_may_write_into_readings_and_these_stay_as_they_are():
     class Doubling(Encoder):
         def forward(self, x):

@@ -297,6 +297,11 @@ FAMILIES = {
     "theta idle": ({"seen": False, "pays": False, "offset": 0.0}, "theta matters", "neither readings nor rewards"),
     "another world": ({"world_shift": 0.3}, "worlds", "two sensors"),
     "two states alike": ({"blind_at": 1}, "states can be told apart", "same readings"),
+    "layers wider than said": (
+        {"widest": 1},
+        "one state graph for all",
+        "3 states in layer 2, and max_states_per_layer=1",
+    ),
     "far from 0": ({"place": 4.5e8}, "distance of readings from 0", "float32"),
 }
 

@@ -5,6 +5,8 @@ import os
 import stat
 import subprocess
 import sys
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -135,6 +137,23 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch, step):
         write_text(path, "two")
     monkeypatch.undo()
     assert path.read_text() == "one" and names(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("reason", [errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EIO])
+def test_a_file_system_that_cannot_wait_for_folders_is_no_fault(tmp_path, monkeypatch, reason):
+    """FUSE and SMB refuse to; a folder that cannot be written is another matter, and so is a file."""
+    flushed = os.fsync
+
+    def refuses(descriptor):
+        if Path(f"/proc/self/fd/{descriptor}").is_dir():
+            raise OSError(reason, os.strerror(reason))
+        flushed(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuses)
+    with pytest.raises(FileError, match="Input/output") if reason == errno.EIO else nullcontext():
+        write_text(tmp_path / "a.txt", "whole")
+        Appended(tmp_path / "log.csv").add(b"1\n")
+        assert names(tmp_path) == ["a.txt", "log.csv"]
 
 
 LIMITED = """

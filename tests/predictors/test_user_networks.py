@@ -721,6 +721,19 @@ def test_what_cannot_be_a_predictor_is_refused_by_name_when_it_is_made(kind):
         make_net(free(kind, module), problem("line"))
 
 
+def test_a_module_does_not_see_inference_mode():
+    class Modes(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * (3 if torch.is_inference_mode_enabled() else 1)
+
+    net = make_net(free("modes", Modes), problem("line"))
+    D, x = bumps(net.problem, 2, torch.Generator().manual_seed(0)), torch.rand(2, 5, 1)
+    with torch.no_grad():
+        q = net.q(net.condition(D), 1, x)
+    with torch.inference_mode():
+        assert torch.equal(net.q(net.condition(D), 1, x), q)
+
+
 class Tied(nn.Module):
     """Two layers with one weight."""
 

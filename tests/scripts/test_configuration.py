@@ -243,6 +243,19 @@ time.sleep(60)
     assert done.returncode == ends and done.stderr == "interrupted\n"
 
 
+@pytest.mark.parametrize("raised", ["ModuleNotFoundError('no rich')", "MemoryError()", "OSError(5, 'no')"])
+def test_a_library_that_cannot_be_imported_is_one_line(raised):
+    code = f"""
+from s2r_torch.commands import starting
+def broken(name):
+    raise {raised}
+starting.import_module = broken
+starting.plan()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr.startswith(raised.partition("(")[0]) and done.stderr.count("\n") == 1
+
+
 def test_a_full_disk_is_one_line(tmp_path):
     with open("/dev/full", "w") as full:
         command = [sys.executable, str(ROOT / "scripts" / "plan.py"), "json=true", "figure=null", "epsilon_points=2"]

@@ -109,6 +109,7 @@ class Lane:
     truth_shift: float = 0.0
     truth_width: float = 1.0
     truth_scale: float = 1.0
+    widest: int = HORIZON
 
     name = "lane"
     theta_names = ("w", "offset")
@@ -119,7 +120,7 @@ class Lane:
         self.spec = ProblemSpec(
             num_actions=2,
             horizon=HORIZON,
-            max_states_per_layer=HORIZON,
+            max_states_per_layer=self.widest,
             obs_dim=1,
             low=(self.place - self.margin,),
             high=(self.place + HORIZON - 1 + self.margin + 0.6,),

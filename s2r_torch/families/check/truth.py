@@ -141,7 +141,17 @@ def check_states(probe: Probe, graph: StateGraph) -> list[Finding]:
     """Every way to a state shows the same readings, and states of a layer show different ones, for every theta."""
     guard = probe.few
     x = torch.stack(readings(guard, graph, N_MERGE, probe.seed.child("states")), 1)  # [B, xi, n, d]
-    return _other_ways(probe, graph, x) + _closeness(probe, graph, x, guard.ids)
+    return _too_wide(probe, graph) + _other_ways(probe, graph, x) + _closeness(probe, graph, x, guard.ids)
+
+
+def _too_wide(probe: Probe, graph: StateGraph) -> list[Finding]:
+    """A layer with more states than the family says, where the exploration would end."""
+    widest, bound = max(graph.states_per_layer), probe.spec.max_states_per_layer
+    if widest <= bound:
+        return []
+    found = f"{widest} states in layer {graph.states_per_layer.index(widest)}, and max_states_per_layer={bound}"
+    cause = "a bound that is too small, or `latent` that tells apart what is one state"
+    return [Finding("one state graph for all", REFUSED, found, cause, f"max_states_per_layer={widest}")]
 
 
 def other_edges(graph: StateGraph) -> set[Edge]:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.defaults import plainly
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import GroundTruth
@@ -59,6 +60,7 @@ class Constants:
     P_inf: float
 
 
+@plainly("prior", "simulators", "world", "truth")
 @dataclass(frozen=True)
 class Mixture:
     """The family `mixture`.

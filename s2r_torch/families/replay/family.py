@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import CUT_FINE, EVERY_TICK, MOST_ACTIONS, MOST_STEPS, ProblemSpec, StateGraph
+from s2r_torch.defaults import plainly
 from s2r_torch.episodes import require_generator
 from s2r_torch.errors import RewardError, S2RError, SettingError
 from s2r_torch.families.contract import GroundTruth, names_of, users
@@ -66,6 +67,7 @@ class Payoff:
     scale: float | None = None
 
 
+@plainly("prior", "simulators", "world", "truth")
 class ReplayFamily:
     """A family (`contract.Family`) that replays deterministic dynamics.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from s2r_torch.defaults import plainly
 from s2r_torch.episodes import require_generators
 from s2r_torch.families.layered import require_ids, running
 from s2r_torch.families.replay.tree import Episode, ReplayTree
@@ -32,6 +33,7 @@ def own_reward(theta: Tensor, moves: Moves) -> Tensor:
     return moves.raw
 
 
+@plainly("reset", "step")
 class ReplaySimulators:
     """B simulators (`base.Simulators`) that replay every action path once and draw readings and rewards in batch.
 
@@ -94,6 +96,7 @@ class Walk:
         return Walk(self.episode, (*self.taken, action))
 
 
+@plainly("reset", "step")
 class SteppedWorld:
     """One world (`base.UnlabelledWorld`): its environments are stepped, and rewards are not looked at.
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from s2r_torch.defaults import plain_torch
+from s2r_torch.defaults import outside_inference, plain_torch
 from s2r_torch.errors import SettingError
 from s2r_torch.held import attributes, changed, faults_of, numbers, opened, outside, stir, streams
 from s2r_torch.predictors.nets.architectures import LookupNet
@@ -133,6 +133,7 @@ class FreeStep(Step):
     def lipschitz_bound(self, constants: Constants) -> Tensor:
         return torch.full((self.sizes.members,), torch.inf, dtype=torch.float64)
 
+    @outside_inference()
     @plain_torch()  # what a user's forward makes without a dtype must not depend on who calls
     def _run(self, weights: Weights, rows: Tensor) -> Tensor:
         """All members' values, [F, m, A]."""
