@@ -20,13 +20,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
 import torch
 from fuzz_mutations import DAMAGE, FORGERY, Forged, Original, places, value_at
-from fuzz_originals import make_originals
+from fuzz_originals import make_originals, originals_of
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -49,13 +49,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, default=20_000, help="how many files")
     parser.add_argument("--first", type=int, default=0, help="number of the first one")
     parser.add_argument("--seed", type=int, default=0, help="which files")
+    parser.add_argument("--of", type=Path, nargs="*", default=[], help="policy files to damage, not the small ones")
     parser.add_argument("--keep", type=Path, help="a folder for the files that fail")
 
 
 def main(options: argparse.Namespace) -> int:
     torch.set_num_threads(1)
     console = Console(width=None if sys.stdout.isatty() else 150)
-    counts, failures = fuzz(options.count, options.seed, options.first, options.keep, console)
+    counts, failures = fuzz(options.count, options.seed, options.first, options.keep, console, options.of)
     table = Table("how", "files", *GOOD, *BAD)
     for how in [make.__name__ for make, _ in (*DAMAGE, *FORGERY)]:
         row = [counts[how, what] for what in (*GOOD, *BAD)]
@@ -69,14 +70,20 @@ def main(options: argparse.Namespace) -> int:
 
 
 def fuzz(
-    count: int, seed: int, first: int = 0, keep: Path | None = None, console: Console | None = None
+    count: int,
+    seed: int,
+    first: int = 0,
+    keep: Path | None = None,
+    console: Console | None = None,
+    files: Sequence[Path] = (),
 ) -> tuple[Counter, list[str]]:
     """Counts by (how, what became of it), and one line for each file that failed."""
     counts, failures = Counter(), []
     makers, weights = zip(*DAMAGE, *FORGERY, strict=True)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "policy.safetensors"
-        originals = [(original, behaviour(write(path, original.data))) for original in make_originals(path)]
+        made_of = originals_of(files) if files else make_originals(path)
+        originals = [(original, behaviour(write(path, original.data))) for original in made_of]
         for i in track(
             range(first, first + count), "files", console=console, disable=not (console and console.is_terminal)
         ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,11 +26,13 @@ from s2r_torch.problem import Problem
 
 
 def make_originals(path: Path) -> list[Original]:
-    """One that is certified and has a reference, one of two networks, an exact class, and one behind an encoder."""
+    """One that is certified and has a reference, one of two networks, one that sees all that networks may see, an exact
+    class, and one behind an encoder."""
     found = []
     for name, (policy, certificate) in {
         "certified": certified(),
         "two networks": (networks(("lookup", "conv")), None),
+        "all seen": (networks(("lookup",), profiles=True, positions=True, places=5), None),
         "exact": (exact(), None),
         "encoder": (encoded(), None),
     }.items():
@@ -39,13 +42,18 @@ def make_originals(path: Path) -> list[Original]:
     return found
 
 
-def networks(names: tuple[str, ...]) -> MetaPolicy:
+def originals_of(files: Sequence[Path]) -> list[Original]:
+    """Policy files that are there."""
+    return [Original(file.name, file.read_bytes(), *read(file)) for file in files]
+
+
+def networks(names: tuple[str, ...], **options) -> MetaPolicy:
     """Untrained networks for the grid family."""
     family, g = make_family("grid"), torch.Generator().manual_seed(0)
     grid = DensityGrid.uniform(family.spec.low, family.spec.high, 7)
     problem, groups = Problem(family.spec, family.graph, grid), []
     for name in names:
-        net = net_class(name)(problem, 3, g, width=4, x_width=3, **({"channels": 2} if name == "conv" else {}))
+        net = net_class(name)(problem, 3, g, width=4, x_width=3, **({"channels": 2} if name == "conv" else options))
         net.fit_scales(torch.rand(5, family.graph.num_states, grid.num_points, generator=g))
         groups.append(net)
     estimator = DensityEstimator(grid, make_kernel("legendre", 2.0), tuple(0.9 * s for s in grid.spacing))
