@@ -7,7 +7,9 @@ from typing import Literal
 
 import torch
 
+from s2r_torch.errors import SettingError
 from s2r_torch.plain import require_count
+from s2r_torch.text import printable
 from s2r_torch.workers.engines import SERIAL, Workers
 
 
@@ -17,7 +19,7 @@ def workers_of(wanted: int | Literal["auto", "ray"]) -> Workers:
     `auto` gives every process torch's present number of threads: processes times threads is the number of cores.
 
     Raises:
-        SettingError: Ray is wanted, and is not installed.
+        SettingError: Ray is wanted, and is not installed; or joblib has no processes in this environment.
     """
     if wanted == "ray":
         from s2r_torch.workers.cluster import Cluster  # takes seconds
@@ -28,6 +30,14 @@ def workers_of(wanted: int | Literal["auto", "ray"]) -> Workers:
     count = max(1, len(os.sched_getaffinity(0)) // torch.get_num_threads()) if wanted == "auto" else wanted
     if count == 1:
         return SERIAL
-    from s2r_torch.workers.processes import Processes
+    try:
+        from s2r_torch.workers.processes import Processes
 
-    return Processes(count)
+        return Processes(count)
+    except ValueError as error:
+        said = {name: value for name, value in os.environ.items() if name.startswith(("JOBLIB_", "LOKY_"))}
+        raise SettingError(
+            expected=f"{count} processes of joblib",
+            got=printable(error, 80),
+            cause=f"a variable of the environment that joblib reads: {printable(said, 120)}; or workers=1",
+        ) from error

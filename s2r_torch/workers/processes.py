@@ -18,9 +18,8 @@ import torch
 from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import TerminatedWorkerError
+from joblib.parallel import BACKENDS
 
-from s2r_torch.errors import SettingError
-from s2r_torch.text import printable
 from s2r_torch.workers.engines import LOSSES, Made, Task, Tell, died, unheard
 from s2r_torch.workers.parcels import Parcel, do, pack, unpack
 
@@ -37,17 +36,13 @@ class Processes:
         count: how many, at least 2.
 
     Raises:
-        SettingError: a variable of the environment that joblib cannot read.
+        ValueError: joblib has no processes here, or cannot read a variable of the environment.
     """
 
     def __init__(self, count: int):
-        limit = os.environ.get(LIMIT, "1")
-        try:
-            int(limit)
-        except ValueError:
-            cause = "a variable of the environment that joblib reads; unset it, or say a number"
-            got = printable(repr(limit), 60)
-            raise SettingError(expected=f"a whole number in {LIMIT}", got=got, cause=cause) from None
+        int(os.environ.get(LIMIT, "1"))
+        if "loky" not in BACKENDS:
+            raise ValueError("no processes, but threads")
         self.count, self.cpu_seconds = count, 0.0
 
     def map(self, task: Task, shared: Any, payloads: Sequence[Any], hear: Tell = unheard) -> Generator[Any, None, None]:

@@ -309,5 +309,17 @@ def test_a_variable_that_joblib_cannot_read_is_told_before_any_work(monkeypatch,
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", given)
     with pytest.raises(ValueError):
         loky.cpu_count()
-    with pytest.raises(SettingError, match="a whole number in LOKY_MAX_CPU_COUNT; got "):
+    with pytest.raises(SettingError, match="2 processes of joblib; got .*'LOKY_MAX_CPU_COUNT'"):
         workers_of(2)
+
+
+@pytest.mark.parametrize(
+    "variable", ["JOBLIB_MULTIPROCESSING=0", "JOBLIB_MULTIPROCESSING=abc", "JOBLIB_START_METHOD=x"]
+)
+def test_an_environment_without_processes_is_told_before_any_work(variable):
+    """joblib reads these when it is imported, and would take threads in their place."""
+    code = "from s2r_torch.workers.choice import workers_of; workers_of(2)"
+    name, _, value = variable.partition("=")
+    environment = {**os.environ, name: value}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
+    assert "SettingError: expected 2 processes of joblib; got" in done.stderr and f"'{name}'" in done.stderr
