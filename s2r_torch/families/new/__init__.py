@@ -49,7 +49,7 @@ def write_family(name: str, base: str, folder: Path) -> list[Path]:
     taken = name in FAMILIES or keyword.iskeyword(name) or name in sys.stdlib_module_names
     if taken or not name.isidentifier() or _installed(name):
         raise SettingError(
-            expected="a name for a module that is free",
+            expected="a name that is free, for a module",
             got=repr(name),
             cause="a hyphen; or a family, a word of Python, or a module of Python or of a package has that name",
         )
