@@ -204,7 +204,7 @@ FREE: tuple[tuple[str, Callable[[object, dict], bool]], ...] = (
     (r"groups\.\d+\.flips\.\d+", lambda value, h: re.fullmatch("[01]+", value) is not None),
     (r"groups\.\d+\.mixture\.(smoothness|quadrature|kind|base|theta_law)", anything),
     (r"groups\.\d+\.settings\.lipschitz_bound", lambda value, h: value == "auto" or (number(value, h) and value > 0)),
-    (r"chosen", between(0, 5, (int,))),
+    (r"chosen", lambda value, h: type(value) is int and 0 <= value < sum(g.get("members", 6) for g in h["groups"])),
     (r"n_real", between(1, 10**6, (int,))),
     (r"cover(\..*)?", anything),  # `covers` is asked
     (r"exact", lambda value, h: type(value) is bool and all(group["kind"] != "net" for group in h["groups"])),
