@@ -13,9 +13,12 @@ from support.smoke import SMALL, composed
 
 from s2r_torch.defaults import plain_torch
 from s2r_torch.deployment.deploy import deploy
+from s2r_torch.deployment.recording.episodes import Recording
+from s2r_torch.deployment.recording.files import read_recording, write_recording
 from s2r_torch.errors import SettingError
 from s2r_torch.families import FAMILIES, make_family
 from s2r_torch.registry import import_plugins
+from s2r_torch.reports.files import write_reports
 from s2r_torch.runs.configuring import configured
 from s2r_torch.runs.run import execute
 
@@ -125,19 +128,32 @@ def test_settings_are_checked_under_any_defaults():
         torch.set_default_dtype(torch.float32)
 
 
+def test_a_log_is_the_same(tmp_path):
+    spec, path = make_family("grid").spec, tmp_path / "log.csv"
+    log = Recording.of((0, 0, 0, 0), [torch.rand(3, 2, dtype=torch.float64) for _ in range(5)])
+    with torch.device("meta"):
+        write_recording(path, log, spec)
+        found = read_recording(path, spec)
+    assert torch.equal(found.x, log.x) and torch.equal(found.actions, log.actions)
+
+
 @pytest.mark.slow
-def test_a_run_under_other_defaults_is_the_same():
+def test_a_run_under_other_defaults_is_the_same(tmp_path):
     config = OmegaConf.to_container(composed(*SMALL), resolve=True)
-    before = policy_bits(config)
+    before = policy_bits(config, tmp_path / "plain")
     try:
         torch.set_default_dtype(torch.float64)
-        assert policy_bits(config) == before
+        with torch.device("meta"):
+            found = policy_bits(config, tmp_path / "other")
     finally:
         torch.set_default_dtype(torch.float32)
+    assert found == before
 
 
-def policy_bits(config) -> list[bytes]:
+def policy_bits(config, folder) -> list[bytes]:
+    folder.mkdir()
     results = execute(*configured(config))
+    write_reports(results, folder)
     tensors = (group.tensors() for group in results.meta_policy.ensemble.groups)
     return [value.detach().numpy().tobytes() for found in tensors for _, value in sorted(found.items())]
 

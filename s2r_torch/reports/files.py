@@ -6,6 +6,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from s2r_torch.defaults import plain_torch
 from s2r_torch.files.whole import write_bytes, write_text
 from s2r_torch.given import taking
 from s2r_torch.reports.console import write_metrics
@@ -22,6 +23,7 @@ from s2r_torch.runs.run import Results
 
 
 @taking()
+@plain_torch()
 def write_reports(results: Results, folder: Path | str) -> Summary:
     """summary.json, metrics.csv, every picture, and report.html with all of it."""
     folder = Path(folder)

@@ -23,6 +23,7 @@ import torch
 
 from s2r_torch.base import ProblemSpec
 from s2r_torch.coverage import Walks
+from s2r_torch.defaults import plain_torch
 from s2r_torch.deployment.ranges import within
 from s2r_torch.deployment.recording.causes import off_range
 from s2r_torch.deployment.recording.episodes import Recording
@@ -40,6 +41,7 @@ MANY = 22  # sensors; files that can hold arrays get one column of them where th
 
 
 @taking()
+@plain_torch()
 def read_recording(
     path: Path | str, spec: ProblemSpec, *, short_episodes: bool = False, empty: bool = False
 ) -> Recording:
@@ -81,6 +83,7 @@ def read_recording(
 
 
 @taking()
+@plain_torch()
 def write_recording(path: Path | str, recording: Recording, spec: ProblemSpec) -> None:
     """Writes episodes so that `read_recording` gives them back, bit for bit; the format follows the file's ending."""
     recording.require_of(spec)
@@ -102,6 +105,7 @@ def columns_of(recording: Recording, spec: ProblemSpec, first: int = 0) -> dict[
 
 
 @taking()
+@plain_torch()
 def write_template(path: Path | str, walks: Walks, spec: ProblemSpec) -> None:
     """Writes these episodes, (actions, how many) each, with empty readings to be filled in.
 
