@@ -36,18 +36,21 @@ class Regression:
             values = values.clamp(min=0)
             self._hats += [(vectors * (values / (values + ridge))) @ vectors.T for ridge in RIDGES]
 
+    def best(self, y: Tensor) -> Tensor:
+        """H [B, B] that predicts y [B, K] best, held-out."""
+        return min(self._hats, key=lambda hat: float(missed(hat, y).square().mean()))
+
     def held_out(self, y: Tensor) -> Tensor:
         """Predictions [B, K] of y [B, K], each without the row that it predicts."""
-        mean = y.mean(0)
-        best, least = y, float("inf")
-        for hat in self._hats:
-            rest = (y - mean - hat @ (y - mean)) / (1 - hat.diagonal()).clamp(min=1e-6)[:, None]
-            error = float(rest.square().mean())
-            if error < least:
-                best, least = y - rest, error
-        return best
+        return y - missed(self.best(y), y)
 
     def explained(self, y: Tensor) -> float:
         """The share of the variance of y [B, K] that is predicted held-out; 0 where y does not vary."""
         total = float((y - y.mean(0)).square().mean())
         return 0.0 if total < 1e-20 else 1 - float((y - self.held_out(y)).square().mean()) / total
+
+
+def missed(hat: Tensor, y: Tensor) -> Tensor:
+    """y [B, K] minus what all other rows tell of each by H [B, B]."""
+    centred = y - y.mean(0)
+    return (centred - hat @ centred) / (1 - hat.diagonal()).clamp(min=1e-6)[:, None]

@@ -1,5 +1,6 @@
 """Which layers are fitted again, and where samples are drawn: against planted errors and enumeration."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from support.attacks import make_net, problem, readings
 from support.worlds import random_world
 
+from s2r_torch.encoders.regression import Regression
 from s2r_torch.episodes import Transitions
 from s2r_torch.predictors.nets import net as nets
 from s2r_torch.predictors.training import work
@@ -14,7 +16,7 @@ from s2r_torch.predictors.training.data import TrainingData
 from s2r_torch.predictors.training.fit import Listener, fit
 from s2r_torch.predictors.training.settings import TrainingSettings
 from s2r_torch.predictors.training.shortfall import spread, unexplained
-from s2r_torch.predictors.training.targets import Payments, Values, View, best_shares
+from s2r_torch.predictors.training.targets import Payments, Values, View, best_shares, told_of_rest
 from s2r_torch.rng import Seed
 
 FEW_STEPS = TrainingSettings(
@@ -124,3 +126,38 @@ def test_rewards_that_are_not_explained_are_fitted_again_and_that_goes_on_to_the
     assert [what for what, _ in told][:2] == ["rewards", "rewards again, layer 1"]
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def test_simulators_that_look_alike_tell_what_networks_miss():
+    """A smooth function of what is seen, under noise three times as wide; noise that nothing shows is left alone."""
+    g = torch.Generator().manual_seed(0)
+    seen = 2 * torch.rand(200, 2, generator=g, dtype=torch.float64) - 1
+    noise = 0.3 * torch.randn(3, 200, 2, 4, generator=g, dtype=torch.float64)
+    smooth = (0.1 * (3 * seen[:, 0]).sin() + 0.05)[None, :, None, None].expand(3, -1, 2, 4)
+    looks = Regression(seen)
+    told = told_of_rest(smooth + noise / 3, looks)
+    assert float((told - smooth).square().mean().sqrt()) < 0.03  # the noise is 0.1, the function 0.09
+    assert float(told_of_rest(noise, looks).square().mean().sqrt()) < 0.05
+    alike = Regression(torch.zeros(200, 2, dtype=torch.float64))  # of whom nothing tells one from another
+    assert not told_of_rest(noise - noise.mean(1, keepdim=True), alike).any()
+
+
+def test_nobody_is_told_its_own_rest():
+    g = torch.Generator().manual_seed(0)
+    seen = torch.rand(60, 2, generator=g, dtype=torch.float64)
+    rest = 0.2 * (6 * seen).sin().sum(1)[None, :, None, None]
+    changed = rest.clone()
+    changed[0, 7] += 0.05
+    moved = (told_of_rest(changed, Regression(seen)) - told_of_rest(rest, Regression(seen))).abs()[0, :, 0, 0]
+    assert float(moved[7]) < 0.05 / 50  # the mean of all 60 moves by a 60th
+
+
+def test_values_hold_what_networks_miss_of_rewards_and_nothing_where_rewards_do_not_vary():
+    """After six steps no network knows that action 1 of the last layer pays 0.9 for half of the simulators."""
+    where = problem("line")
+    data = paid_by_theta(where, 64)
+    found = fit(make_net("lookup", where, members=2), data, replace(FEW_STEPS, rounds=1), Seed.root(1)).shortfall
+    held_out = torch.arange(64)[-8:] % 2
+    torch.testing.assert_close(
+        found.value, (0.9 * held_out.double().mean()).expand(2).to(found.value), atol=0.05, rtol=0
+    )

@@ -18,12 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path as FilePath
 
 import torch
 from torch import Tensor
 
 from s2r_torch.density.patches import all_rows
+from s2r_torch.encoders.regression import Regression
 from s2r_torch.predictors.nets.lipschitz_estimate import pairwise_lipschitz
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.training.data import TrainingData
@@ -32,7 +34,7 @@ from s2r_torch.predictors.training.memory import Job, Memory
 from s2r_torch.predictors.training.settings import TrainingSettings, device_of
 from s2r_torch.predictors.training.shortfall import Shortfall, shortfall, spread, unexplained
 from s2r_torch.predictors.training.state import load_state, origin_of, save_state
-from s2r_torch.predictors.training.targets import Payments, Rewards, Values, View, best_shares
+from s2r_torch.predictors.training.targets import HELPED, Payments, Rewards, Values, View, best_shares, told_of_rest
 from s2r_torch.predictors.training.trainer import Board
 from s2r_torch.predictors.training.work import Bench, Check, FittedLayer, Step, Work, fit_layer
 from s2r_torch.rng import Seed
@@ -40,7 +42,6 @@ from s2r_torch.workers.engines import SERIAL, Made, Workers
 
 UNEXPLAINED = 0.1  # share of the variance of mean rewards between simulators that may be left so
 NEAR = 0.05  # root mean squared error of mean rewards that is no reason for a further round
-HELPED = 0.8  # a round that leaves more than this share of what it was for was the last one
 VALUED = 16  # samples of a state that its value is the mean over, at most
 
 
@@ -213,6 +214,34 @@ class _Fit:
         paid, tried = (part.unflatten(1, (len(states), -1)) for part in (targets.paid, targets.tried))
         return float(unexplained(by_state, paid[rows], tried[rows]).median()), spread(paid, tried)
 
+    @cached_property
+    @torch.no_grad()
+    def rest(self) -> Tensor:
+        """What networks miss of rewards once fitted, as far as densities tell (`told_of_rest`): [F, R, xi, A]."""
+        count, size = len(self.data.D), (len(self.rows), self.graph.num_states, self.graph.num_actions)
+        found = torch.zeros(self.net.size, *size, dtype=torch.float32)
+        layers = {h: self.graph.states_of(h) for h in self.payments.layers(self.graph)}
+        if not layers or not self.summary.shape[1] or not bool(torch.isfinite(self.summary).all()):
+            return found
+        for h, states in layers.items():
+            found[:, :, states] = self._missed(h)
+        for rows in self.rows.split(count):  # level by level
+            looks = Regression(self.summary[rows].double())
+            for states in layers.values():
+                told = told_of_rest(found[:, rows[:, None], states].double(), looks)
+                found[:, rows[:, None], states] = told.float()
+        return found
+
+    def _missed(self, layer: int) -> Tensor:
+        """Mean rewards of a layer minus what networks say of them, where they vary and were tried: [F, R, S, A]."""
+        states, view, columns = self.graph.states_of(layer), self._view(layer), self._valued(layer)
+        targets = Rewards.of(self.data, self.payments, states)
+        paid, tried = (part.unflatten(1, (len(states), -1)).sum(2) for part in (targets.paid, targets.tried))
+        seen = (view.at(self.rewards, few, columns.flatten().expand(len(few), -1)) for few in self.rows.split(FEW))
+        said = [some.q(self.rewards, layer).clamp(0, 1).unflatten(2, columns.shape).mean(3) for some in seen]
+        left = (paid / tried.clamp(min=1)).repeat(self.draw.levels, 1, 1) - torch.cat(said, 1)
+        return torch.where(tried.repeat(self.draw.levels, 1, 1) > 0, left, 0)
+
     @torch.no_grad()
     def _induct(self) -> None:
         """V_hat of all states by backward induction, and where the best policy by Q_hat comes."""
@@ -263,7 +292,8 @@ class _Fit:
 
     def _values(self, layer: int) -> Values:
         n = self.data.samples[0].x.shape[1]
-        return Values.of(self.rewards, self.payments, self.memory.V_hat, self.memory.walked, layer, n)
+        memory, rest = self.memory, self.rest[:, :, self.graph.states_of(layer)]
+        return Values.of(self.rewards, self.payments, memory.V_hat, memory.walked, layer, n, rest)
 
     def _leave(self, job: Job, fitted: FittedLayer, net: Net) -> None:
         """What is kept of the last span becomes the layer."""

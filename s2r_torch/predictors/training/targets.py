@@ -1,7 +1,8 @@
 """What the networks of one layer see, and what they are fitted to: rewards first, then values.
 
     r_hat[f, b, i, a]  what a network says of rewards, where an action's reward varies; elsewhere what was always paid
-    Q_hat[f, b, i, a]  = r_hat[f, b, i, a] + V_hat[f, b, T(s, a)]        for the columns i, the samples of state s
+    rest[f, b, s, a]   what r_hat misses of the mean reward of other simulators whose densities look like b's
+    Q_hat[f, b, i, a]  = r_hat[f, b, i, a] + rest[f, b, s, a] + V_hat[f, b, T(s, a)]        for columns i of state s
     V_hat[f, b, s]     = mean over the columns of s of max_a clamp(Q_hat[f, b, i, a], 0, 1)
 
 The state graph is known, so values follow from rewards by backward induction, exactly: a layer's targets hold no fit of
@@ -23,9 +24,11 @@ from torch import Tensor
 
 from s2r_torch.base import StateGraph
 from s2r_torch.density.patches import Densities
+from s2r_torch.encoders.regression import Regression, missed
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.training.data import TrainingData
 
+HELPED = 0.8  # what leaves more than this share of what it is for is not worth it
 ON_THE_WAY = 0.5  # share of a batch from states where the best policy by Q_hat comes; the rest from all alike
 
 
@@ -155,14 +158,20 @@ class Values:
     layer: int
     varies: Tensor  # [m, A]
     constant: Tensor  # [m, A]
-    V_next: Tensor  # [F, R, S, A]
+    beside: Tensor  # [F, R, S, A] what is added to rewards: what they miss, and V_hat of the states that follow
     state: Tensor  # [m] among the layer's
     walked: Tensor  # [R, S] how often the best policy by Q_hat comes to the layer's states, on the CPU
     clean = True
 
     @staticmethod
-    def of(teacher: Net, payments: Payments, V_hat: Tensor, walked: Tensor, layer: int, n: int) -> Values:
-        """Of one layer, n samples a state, given V_hat [F, R, xi] of the layer below, and walked [R, xi]."""
+    def of(
+        teacher: Net, payments: Payments, V_hat: Tensor, walked: Tensor, layer: int, n: int, rest: Tensor | float = 0.0
+    ) -> Values:
+        """Of one layer, n samples a state, given V_hat [F, R, xi] of the layer below, and walked [R, xi].
+
+        Args:
+            rest: `[F, R, S, A]`.
+        """
         graph = teacher.problem.graph
         states = graph.states_of(layer)
         return Values(
@@ -170,7 +179,7 @@ class Values:
             layer,
             payments.varies[states].repeat_interleave(n, 0),
             payments.constant[states].repeat_interleave(n, 0),
-            graph.values_after(V_hat, states),
+            graph.values_after(V_hat, states) + rest,
             torch.arange(len(states)).repeat_interleave(n),
             walked[:, states],
         )
@@ -187,17 +196,32 @@ class Values:
         if self.teacher is not None:
             predicted = seen.q(self.teacher, self.layer).clamp(0, 1)
             r_hat = torch.where(self.varies[seen.columns], predicted, r_hat)
-        return (r_hat + self.V_next[:, seen.rows[:, None], self.state[seen.columns]]).clamp(0, 1), None
+        return (r_hat + self.beside[:, seen.rows[:, None], self.state[seen.columns]]).clamp(0, 1), None
 
     def to(self, device: torch.device) -> Values:
         teacher = None if self.teacher is None else self.teacher.to(device)
-        varies, constant, V_next, state = (
-            part.to(device) for part in (self.varies, self.constant, self.V_next, self.state)
+        varies, constant, beside, state = (
+            part.to(device) for part in (self.varies, self.constant, self.beside, self.state)
         )
-        return Values(teacher, self.layer, varies, constant, V_next, state, self.walked)
+        return Values(teacher, self.layer, varies, constant, beside, state, self.walked)
 
 
 def best_shares(q: Tensor, tie: float) -> Tensor:
     """Shares [..., A] of the best actions by q [..., A]: those within `tie` of the best have the same."""
     best = (q >= q.amax(-1, keepdim=True) - tie).to(q.dtype)
     return best / best.sum(-1, keepdim=True)
+
+
+def told_of_rest(rest: Tensor, looks: Regression) -> Tensor:
+    """What simulators that look alike tell of each other's rest [F, B, S, A]; 0 where they leave most of it untold.
+
+    By kernel regression, each without its own rewards: what densities do not tell, no value may promise. What it tells
+    is rough, and costs a fit of values more than a little is worth.
+    """
+    by_row = rest.movedim(0, 1)  # [B, F, S, A]
+    typical = by_row.mean(1).flatten(1)  # members miss much the same, so that one regression serves all
+    hat = looks.best(typical)
+    if missed(hat, typical).square().mean() > HELPED * typical.square().mean():
+        return torch.zeros_like(rest)
+    y = by_row.flatten(1)
+    return (y - missed(hat, y)).view_as(by_row).movedim(0, 1)
