@@ -62,8 +62,8 @@ class AppraisalSettings(Settings):
         SettingError: a size or limit out of range.
     """
 
-    simulators: Several = 100
-    n: Annotated[int, Range(FOLDS)] = 48
+    simulators: Several = 80
+    n: Annotated[int, Range(FOLDS)] = 64
     n_rollouts: Size = 50
     tolerance: Share = 0.03
     looks: Annotated[int, Range(1, 8)] = 2

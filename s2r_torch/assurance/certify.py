@@ -51,8 +51,8 @@ class CertificateSettings(Settings):
         known: of the training simulators, that show what is normal in one that is compared (`likeness.py`).
         scores: further fresh simulators that are only looked at, to compare worlds with.
         n_rollouts: k, episodes in each of the M.
-        accurate: how many of the M the gap bounds look at.
-        n_accurate: observations per state and simulator for their accurate densities; episodes along the path cover.
+        n_accurate: observations per state and simulator for the accurate densities of the gap bounds; episodes along
+            the path cover.
         delta: failure probability of each promise.
         bound: of the mean, chosen before the draws: `betting`, or `clopper_pearson` where every mean return is 0 or 1.
         share: of worlds, for the promise on most worlds.
@@ -72,8 +72,7 @@ class CertificateSettings(Settings):
     known: Annotated[int, Range(2)] = 80
     scores: Size = 400
     n_rollouts: Size = 500
-    accurate: Annotated[int, Range(2)] = 80
-    n_accurate: Annotated[int, Range(4)] = 250
+    n_accurate: Annotated[int, Range(4)] = 100
     delta: Share = 0.05
     bound: Annotated[str, OneOf(confidence.BOUNDS)] = "betting"
     share: Share = 0.9
@@ -112,7 +111,7 @@ def certify(
         The certificate.
 
     Cost:
-        w n_accurate episodes in each of `settings.accurate` simulators.
+        w n_accurate episodes per simulator, for accurate densities.
     """
     graph, ensemble = meta_policy.problem.graph, meta_policy.ensemble
     values = rehearsal.values if exact_values is None else exact_values.double()
@@ -121,8 +120,7 @@ def certify(
     instead = torch.as_tensor(refused_values, dtype=torch.float64).expand_as(values)
     used = torch.where(refused, instead, values)
     half, seeds = -(-settings.n_accurate // 2), (seed.child("half"), seed.child("other half"))
-    some = range(min(settings.accurate, len(simulators)))
-    D_accurate, D_half = estimate_halves(simulators.select(some), graph, meta_policy.estimator, half, seeds)
+    D_accurate, D_half = estimate_halves(simulators, graph, meta_policy.estimator, half, seeds)
     return Certificate(
         simulators=len(simulators),
         n_rollouts=settings.n_rollouts,
@@ -134,7 +132,7 @@ def certify(
         value_lower=_mean_bound(values, settings),
         share=settings.share,
         share_value=share_bound(rehearsal.rollouts.returns, settings, exact_values),
-        gap=gap_bounds(ensemble, rehearsal.of_first(len(some)), D_accurate, D_half, settings),
+        gap=gap_bounds(ensemble, rehearsal, D_accurate, D_half, settings),
         used_mean=float(used.mean()),
         used_lower=_mean_bound(used, settings),
         refused=int(refused.sum()),

@@ -38,12 +38,6 @@ class Rehearsal:
         """Mean return per simulator [M], in [0, 1]."""
         return self.rollouts.returns.mean(1)
 
-    def of_first(self, count: int) -> Rehearsal:
-        """That of so many simulators."""
-        sight = Sight(*(numbers[:count] for numbers in vars(self.sight).values()))
-        rollouts = Rollouts(*(numbers[:count] for numbers in vars(self.rollouts).values()))
-        return Rehearsal(self.D_hat[:count], sight, rollouts)
-
 
 @taking(simulators=object)
 def rehearse(meta_policy: MetaPolicy, simulators: Guard, n_rollouts: int, seed: Seed) -> Rehearsal:

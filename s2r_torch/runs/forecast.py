@@ -264,9 +264,8 @@ class _Counting:
         known = min(sizes.known, self.settings.predictors.num_simulators)
         yield Part("certify", "look", known + sizes.scores, looked)
         rolled = self._whole(sizes.n_rollouts) * (1 + (sizes.refused == "list" and sizes.values == "episodes"))
-        yield Part("certify", "certify", sizes.simulators, looked + rolled)
         accurate = self._readings(-(-sizes.n_accurate // 2)) * 2
-        yield Part("certify", "certify", min(sizes.accurate, sizes.simulators), accurate)
+        yield Part("certify", "certify", sizes.simulators, looked + accurate + rolled)
 
     def _comparing(self) -> Iterator[Part]:
         """What comparators say that they draw before they see a world."""
