@@ -72,7 +72,7 @@ def test_a_disk_that_fills_leaves_none_of_the_files(folder, monkeypatch):
 
 @pytest.mark.parametrize("name", ["torch", "numpy", "class", "random", "grid"])
 def test_a_name_that_would_hide_another_module_is_refused(folder, name):
-    with pytest.raises(SettingError, match="a name for a module that is free"):
+    with pytest.raises(SettingError, match="a name that is free, for a module"):
         write_family(name, "function", folder)
     assert not list(folder.iterdir())
 
