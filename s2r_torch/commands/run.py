@@ -3,7 +3,7 @@
 s2r-run +experiment=grid
 s2r-run +experiment=frozenlake seed=1
 s2r-run +experiment=grid net=mlp method=sweep rule=sharp
-s2r-run +experiment=frozenlake workers=auto trainer.threads=1
+s2r-run +experiment=frozenlake workers=auto
 
 Stopped anywhere, the same command with hydra.run.dir=FOLDER goes on from there.
 """

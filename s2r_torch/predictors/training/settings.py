@@ -67,7 +67,7 @@ class TrainerSettings(Settings):
     """
 
     accelerator: Literal["cpu", "gpu"] = "cpu"
-    threads: Annotated[int, Range(1, 1024)] = 2
+    threads: Annotated[int, Range(1, 1024)] = 1
     tensorboard: bool = False
 
 
