@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from s2r_torch.errors import GraphMismatchError, ObservationError, SettingError
+from s2r_torch.arrays import check_shape
+from s2r_torch.errors import GraphMismatchError, SettingError
 from s2r_torch.plain import as_python, is_real, real_numbers, require_count
 from s2r_torch.text import printable
 
@@ -370,41 +370,3 @@ def _runs(path: Path) -> list[str]:
     """Actions, and how often each is taken in a row."""
     runs = [(a, len(list(same))) for a, same in itertools.groupby(path)]
     return [f"{count} times {a}" if count > 1 else str(a) for a, count in runs]
-
-
-def unmasked(x: object) -> np.ndarray:
-    """`np.asarray` of arrays and tensors, but NaN where a mask hides a value: what is hidden is no reading.
-
-    Raises as NumPy does.
-    """
-    if isinstance(x, Tensor):
-        x = x.detach().cpu()
-        x = x.float() if x.dtype == torch.bfloat16 else x
-    if np.ma.isMaskedArray(x) and np.ma.is_masked(x):
-        return np.ma.filled(np.ma.asarray(x, dtype=np.float64), np.nan)
-    return np.asarray(x)
-
-
-class Shaped(Protocol):
-    """A tensor, or what stands for one."""
-
-    @property
-    def shape(self) -> torch.Size: ...
-
-
-def require_numbers(name: str, tensor: Tensor) -> None:
-    """Raises ObservationError for a tensor whose numbers nobody can look at."""
-    try:
-        tensor.detach().numpy()
-    except (RuntimeError, TypeError) as error:
-        cause = "torch.func.vmap, a program that is being exported, or the device meta: give all readings at once"
-        got = printable(error, 80)
-        raise ObservationError(expected=f"{name} whose numbers can be seen", got=got, cause=cause) from error
-
-
-def check_shape(name: str, tensor: Shaped, expected: tuple[int | None, ...], cause: str) -> None:
-    """Raises ObservationError unless `tensor` has that shape; None matches any size."""
-    sizes = tensor.shape
-    if len(sizes) != len(expected) or any(e not in (None, g) for g, e in zip(sizes, expected, strict=True)):
-        wanted = "[" + ", ".join("any" if e is None else str(e) for e in expected) + "]"
-        raise ObservationError(expected=f"{name} of shape {wanted}", got=str(list(sizes)), cause=cause)

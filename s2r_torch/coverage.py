@@ -141,6 +141,11 @@ def near_states(graph: StateGraph, most: int) -> Tensor:
     return along[torch.linspace(0, len(along) - 1, min(most, len(along))).round().long().unique()]
 
 
+def near_readings(graph: StateGraph, most: int, n: int) -> Tensor:
+    """How many readings [xi] of every state: n of `near_states`, of the others none."""
+    return torch.zeros(graph.num_states, dtype=torch.int64).index_fill(0, near_states(graph, most), n)
+
+
 def typical(readings: Tensor) -> float:
     """The geometric mean over states of their numbers of readings [xi].
 

@@ -1,7 +1,9 @@
-"""How much memory there is: densities may ask for more, and an error before hours of work beats a killed process."""
+"""How much memory there is: densities may ask for more, and an error before hours of work beats a killed process; and
+work in parts that fit."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from s2r_torch.errors import SettingError
@@ -54,3 +56,9 @@ def _numbers(path: Path) -> dict[str, int]:
     except OSError:
         return {}
     return {name: int(value) for name, value, *_ in (line for line in lines if len(line) > 1) if value.isdigit()}
+
+
+def slices(count: int, width: int) -> Iterator[slice]:
+    """Consecutive slices of 0 .. count of at most `width`, at least 1, each; one empty slice of nothing."""
+    for start in range(0, max(1, count), max(1, width)):
+        yield slice(start, min(start + max(1, width), count))

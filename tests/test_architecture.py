@@ -14,6 +14,7 @@ PACKAGE = ROOT / "s2r_torch"
 # Lowest layer first; a module imports from its own line or from lines above it (docs/architecture.md).
 LAYERS = (
     (
+        "arrays",
         "base",
         "errors",
         "rng",

@@ -27,9 +27,9 @@ import scipy
 import torch
 from torch import Tensor
 
+from s2r_torch.arrays import check_shape
 from s2r_torch.assurance import confidence
 from s2r_torch.assurance.rehearsal import Rehearsal, passed_again
-from s2r_torch.base import check_shape
 from s2r_torch.density.patches import Densities
 from s2r_torch.deployment.certificate import Certificate, Gap, Refusals
 from s2r_torch.deployment.likeness import REFUSE

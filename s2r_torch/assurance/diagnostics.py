@@ -30,7 +30,7 @@ from s2r_torch.assurance.findings import (
     Finding,
 )
 from s2r_torch.base import StateGraph, told
-from s2r_torch.coverage import near_states
+from s2r_torch.coverage import near_readings
 from s2r_torch.density.bands import sup_band
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
 from s2r_torch.density.grid import DensityGrid
@@ -133,7 +133,7 @@ def check_smoothness(
 
 def rough_readings(graph: StateGraph, n: int) -> Tensor:
     """How many readings [xi] of every state A3 is looked at with: n, or none where there are many states."""
-    return torch.zeros(graph.num_states, dtype=torch.int64).index_fill(0, near_states(graph, ROUGH_STATES), n)
+    return near_readings(graph, ROUGH_STATES, n)
 
 
 def _ever_wider(estimator: DensityEstimator) -> list[DensityEstimator]:

@@ -18,7 +18,7 @@ from functools import cached_property, reduce
 import torch
 from torch import Tensor
 
-from s2r_torch.base import check_shape
+from s2r_torch.arrays import check_shape
 from s2r_torch.defaults import plain_torch
 from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.plain import as_python, real_numbers, require_count

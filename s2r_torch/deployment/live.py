@@ -15,7 +15,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from s2r_torch.base import UnlabelledWorld, after, check_shape
+from s2r_torch.arrays import check_shape
+from s2r_torch.base import UnlabelledWorld, after
 from s2r_torch.defaults import defaults_now, torch_with
 from s2r_torch.deployment.ranges import within
 from s2r_torch.episodes import Ledger

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, ProblemSpec, after, check_shape, require_numbers, unmasked
+from s2r_torch.arrays import check_shape, require_numbers, unmasked
+from s2r_torch.base import Path, ProblemSpec, after
 from s2r_torch.coverage import passes, typical
 from s2r_torch.defaults import full_precision, plain_torch
 from s2r_torch.density.estimator import DensityEstimator

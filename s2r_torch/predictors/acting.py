@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from s2r_torch.base import PredictorGroup, StateGraph, check_shape
+from s2r_torch.arrays import check_shape
+from s2r_torch.base import PredictorGroup, StateGraph
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.lookup import LookUp, by_axis, place
 from s2r_torch.density.patches import dense

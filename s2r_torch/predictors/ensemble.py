@@ -17,8 +17,8 @@ from s2r_torch.density.patches import Densities, taken
 from s2r_torch.episodes import Act, Transitions
 from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.given import refuse_kind, require_having, taking
+from s2r_torch.memory import slices
 from s2r_torch.plain import require_count
-from s2r_torch.predictors.nets.net import slices
 from s2r_torch.problem import Problem
 
 CHUNK = 2**18  # (member, sample) pairs evaluated at once: results stay in the cache

@@ -25,9 +25,8 @@ NARROWEST = 60  # characters of a line: on narrower terminals it is folded, and 
 
 def terminal(*, stderr: bool = False) -> Console:
     """Where a command prints: as wide as the terminal says, 80 where it says nothing (COLUMNS=0), never too narrow."""
-    console = Console(
-        file=sys.stderr if stderr else sys.stdout, stderr=stderr
-    )  # for good: drivers put others in their places
+    own = sys.stderr if stderr else sys.stdout  # for good: drivers put others in their places
+    console = Console(file=own, stderr=stderr)
     if console.width < NARROWEST:
         console.width = NARROWEST if console.width else 80
     return console

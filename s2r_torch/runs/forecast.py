@@ -19,7 +19,7 @@ from torch import Tensor
 from s2r_torch.assurance.diagnostics import rough_readings
 from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.comparators.contract import COMPARATORS
-from s2r_torch.coverage import edge_cover, near_states, passes, path_cover, typical
+from s2r_torch.coverage import edge_cover, near_readings, passes, path_cover, typical
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.nodes import nodes_for
 from s2r_torch.families.check.payoff import MOST_STATES, READINGS, SIMULATORS
@@ -290,8 +290,7 @@ class _Counting:
         """What `families/check` does, roughly, as if all of it were on the simulators that it looks at closely."""
         H, A, xi = self.graph.horizon, self.graph.num_actions, self.graph.num_states
         lists = A**H if H * math.log(A) <= math.log(2048) else 2048 + xi * A
-        told = torch.zeros(xi, dtype=torch.int64).index_fill(0, near_states(self.graph, MOST_STATES), READINGS)
-        payoff = self._readings(told) * (SIMULATORS // CHECKED)
+        payoff = self._readings(near_readings(self.graph, MOST_STATES, READINGS)) * (SIMULATORS // CHECKED)
         theta = self.family.prior(1, torch.Generator().manual_seed(0)).shape[1]
         fixed = CHECK // CHECKED + lists + 400 * (min(A, 4) + 4) + 256 * (1 + theta)
         explored = Cost(0, 0) if self.known else self._visits(250) + self._readings(100)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.base import StateGraph
-from s2r_torch.coverage import near_states
+from s2r_torch.coverage import near_readings
 from s2r_torch.encoders.regression import Regression
 from s2r_torch.families import exact
 from s2r_torch.families.check.overlap import check_overlap
@@ -127,10 +127,9 @@ def _optimum(probe: Probe, theta: Tensor, listed: Tensor) -> float | None:
 
 def statistics(probe: Probe, graph: StateGraph, theta: Tensor) -> Tensor:
     """Statistics [B, p] of the readings at some states: quantiles, standard deviations, covariances."""
-    states = near_states(graph, MOST_STATES)
-    needs = torch.zeros(graph.num_states, dtype=torch.int64).index_fill(0, states, READINGS)
+    needs = near_readings(graph, MOST_STATES, READINGS)
     drawn, found = readings(probe.simulators(theta), graph, needs, probe.seed.child("statistics")), []
-    for s in states.tolist():
+    for s in needs.nonzero().flatten().tolist():
         x = drawn[s].double()
         q = torch.quantile(x, torch.tensor(LEVELS, dtype=torch.float64), dim=1)  # [levels, B, d]
         centred = x - x.mean(1, keepdim=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from s2r_torch.base import UnlabelledWorld, check_shape
+from s2r_torch.arrays import check_shape
+from s2r_torch.base import UnlabelledWorld
 from s2r_torch.errors import ObservationError
 from s2r_torch.families.check.probe import Probe, run
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding

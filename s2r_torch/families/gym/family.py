@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 from torch import Tensor
 
-from s2r_torch.base import unmasked
+from s2r_torch.arrays import unmasked
 from s2r_torch.errors import ObservationError, RewardError, SettingError, SimulatorError
 from s2r_torch.families.contract import plain_number, truth, users
 from s2r_torch.families.gym.actions import Held, held_actions, make_env, plain_reward

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from s2r_torch.base import ProblemSpec, StateGraph, UnlabelledWorld, unmasked
+from s2r_torch.arrays import unmasked
+from s2r_torch.base import ProblemSpec, StateGraph, UnlabelledWorld
 from s2r_torch.errors import ObservationError, SettingError, SimulatorError
 from s2r_torch.families.contract import truth
 from s2r_torch.families.gym.family import checked_actions

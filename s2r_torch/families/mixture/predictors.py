@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import torch
 from torch import Tensor
 
-from s2r_torch.base import check_shape
+from s2r_torch.arrays import check_shape
 from s2r_torch.errors import CheckpointError, SettingError
 from s2r_torch.families import make_family
 from s2r_torch.files.json_schema import Choice, ListOf, MapOf, Number, Record, Text, Values, check, like

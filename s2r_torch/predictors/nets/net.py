@@ -21,18 +21,19 @@ them, `make_embedding`; `@register("name")` makes `net=name` work:
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from s2r_torch.base import check_shape
+from s2r_torch.arrays import check_shape
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.patches import Densities, Patches, dense, heights, looked_up, taken, takes_patches
 from s2r_torch.errors import LipschitzError
 from s2r_torch.given import refuse_kind
+from s2r_torch.memory import slices
 from s2r_torch.plain import is_real, require_count
 from s2r_torch.predictors.nets.heads import head_class
 from s2r_torch.predictors.nets.learned_embeddings import Embedding
@@ -398,9 +399,3 @@ class Net(nn.Module):
             "x_width": self.x_width,
             **self.options,
         }
-
-
-def slices(count: int, width: int) -> Iterator[slice]:
-    """Consecutive slices of 0 .. count of at most `width`, at least 1, each; one empty slice of nothing."""
-    for start in range(0, max(1, count), max(1, width)):
-        yield slice(start, min(start + max(1, width), count))

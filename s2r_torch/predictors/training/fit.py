@@ -16,7 +16,7 @@ everything else: one the fit, one each layer in work.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path as FilePath
@@ -206,11 +206,9 @@ class _Fit:
     @torch.no_grad()
     def _unexplained(self, layer: int) -> tuple[float, float]:
         """What the median member misses of a layer's mean rewards, on held-out simulators, and their variance."""
-        states, view, rows = self.graph.states_of(layer), self._view(layer), self.draw.held_out(1)
-        targets, columns = Rewards.of(self.data, self.payments, states), torch.arange(view.x.shape[1])
-        seen = (view.at(self.rewards, few, columns.expand(len(few), -1)) for few in rows.split(FEW))
-        said = [some.q(self.rewards, layer) for some in seen]
-        by_state = torch.cat(said, 1).clamp(0, 1).unflatten(2, (len(states), -1))
+        states, rows = self.graph.states_of(layer), self.draw.held_out(1)
+        targets, columns = Rewards.of(self.data, self.payments, states), torch.arange(self._view(layer).x.shape[1])
+        by_state = torch.cat([*self._said(layer, rows, columns.view(len(states), -1))], 1)
         paid, tried = (part.unflatten(1, (len(states), -1)) for part in (targets.paid, targets.tried))
         return float(unexplained(by_state, paid[rows], tried[rows]).median()), spread(paid, tried)
 
@@ -234,13 +232,19 @@ class _Fit:
 
     def _missed(self, layer: int) -> Tensor:
         """Mean rewards of a layer minus what networks say of them, where they vary and were tried: [F, R, S, A]."""
-        states, view, columns = self.graph.states_of(layer), self._view(layer), self._valued(layer)
+        states = self.graph.states_of(layer)
         targets = Rewards.of(self.data, self.payments, states)
         paid, tried = (part.unflatten(1, (len(states), -1)).sum(2) for part in (targets.paid, targets.tried))
-        seen = (view.at(self.rewards, few, columns.flatten().expand(len(few), -1)) for few in self.rows.split(FEW))
-        said = [some.q(self.rewards, layer).clamp(0, 1).unflatten(2, columns.shape).mean(3) for some in seen]
+        said = [part.mean(3) for part in self._said(layer, self.rows, self._valued(layer))]
         left = (paid / tried.clamp(min=1)).repeat(self.draw.levels, 1, 1) - torch.cat(said, 1)
         return torch.where(tried.repeat(self.draw.levels, 1, 1) > 0, left, 0)
+
+    def _said(self, layer: int, rows: Tensor, columns: Tensor) -> Iterator[Tensor]:
+        """What networks say of rewards at columns [S, c] of these rows, some at a time: [F, k, S, c, A] in [0, 1]."""
+        view = self._view(layer)
+        for few in rows.split(FEW):
+            seen = view.at(self.rewards, few, columns.flatten().expand(len(few), -1))
+            yield seen.q(self.rewards, layer).clamp(0, 1).unflatten(2, columns.shape)
 
     @torch.no_grad()
     def _induct(self) -> None:
