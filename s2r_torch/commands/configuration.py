@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -31,7 +32,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
-from yaml import YAMLError  # type: ignore[import-untyped]
+from yaml import ScalarToken, YAMLError, scan  # type: ignore[import-untyped]
 
 from s2r_torch.commands.arguments import require_one_of_each, settings_first, with_home
 from s2r_torch.errors import S2RError, SettingError
@@ -44,6 +45,7 @@ SHIPPED = PACKAGE / "conf"  # of a wheel, which has a clone's conf/ (setup.py)
 CONF = SHIPPED if SHIPPED.is_dir() else PACKAGE.parent / "conf"
 SHARED = CONF / "run"  # experiments and settings of a run, for every command that makes runs
 NAMED = ("env", "net", "world", "encoder")  # groups whose options need no file
+NOT_DECIMAL = r"[-+]?(0[0-7_]+|[1-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)"  # octal and sexagesimal numbers of YAML 1.1
 SHOWN = r"-c(?![pnd])|--cf|-i|--in"  # --cfg and --info of Hydra: a configuration is shown, and nothing is done
 
 
@@ -221,6 +223,7 @@ def script(
                 left = kept(cfg, folder)  # which may ask for a setting that leads nowhere
             with clear_ending(console, left):
                 require_one_of_each(hydra_says.overrides.task)
+                require_decimal_numbers(hydra_says)
                 job(cfg, folder, console)
         except Ended as ended:
             if hydra_says.mode != RunMode.MULTIRUN or ended.code != 2:
@@ -241,6 +244,22 @@ def script(
             for overrides in failed:
                 say(console, f"    {printable(overrides)}")
             raise Ended(2)
+
+
+def require_decimal_numbers(hydra_says: DictConfig) -> None:
+    """Raises SettingError for numbers in files that YAML reads as others than they look: 1:40 is 100, and 0100 is 64."""
+    chosen = [hydra_says.job.config_name]
+    for group, names in hydra_says.runtime.choices.items():
+        chosen += [f"{group.partition('@')[0]}/{name}" for name in ([names] if isinstance(names, str) else names or ())]
+    for source in hydra_says.runtime.config_sources:
+        for path in (Path(source.path, f"{name}.yaml") for name in chosen if source.schema == "file"):
+            for token in scan(path.read_text(encoding="utf-8")) if os.path.isfile(path) else ():
+                if isinstance(token, ScalarToken) and token.plain and re.fullmatch(NOT_DECIMAL, token.value):
+                    raise SettingError(
+                        expected="decimal numbers",
+                        got=printable(f"{token.value} at line {token.start_mark.line + 1} of {path}"),
+                        cause="YAML counts in 60 at a colon, and in 8 after a leading 0; in quotes it is text",
+                    )
 
 
 def composed(overrides: list[str]) -> DictConfig:
@@ -275,6 +294,12 @@ def our_errors() -> Iterator[None]:
         ) from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: net=null
         raise as_setting_error(error) from error
+    except TypeError as error:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        if not frame.f_globals.get("__name__", "").startswith("hydra."):
+            raise
+        cause = "a list, or another value, for a group, which is a folder of configurations and needs a name"
+        raise SettingError(expected="settings that can be put together", got=printable(error), cause=cause) from error
 
 
 def as_setting_error(error: Exception) -> SettingError:

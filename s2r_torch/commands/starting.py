@@ -7,6 +7,7 @@ imports what it needs and nothing else.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -28,6 +29,12 @@ def _end(number: int, frame: object) -> None:
     os._exit(130 if number in (signal.SIGINT, signal.SIGQUIT) else 143)
 
 
+def ignore_signals() -> None:
+    """The end is decided, and its code; Python would first put defaults back, which kill."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def have_outputs() -> None:
     """What was started with its outputs closed, as some services are, gets the null device in their places.
 
@@ -43,6 +50,7 @@ def have_outputs() -> None:
 def _start(name: str) -> None:
     have_outputs()
     end_on_signals()
+    atexit.register(ignore_signals)  # the last of all that is done at the end
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads fight over shared cores
     try:
         command = import_module(f"s2r_torch.commands.{name}")

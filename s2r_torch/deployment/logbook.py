@@ -96,9 +96,10 @@ class Logbook:
         try:
             self._journal.add(self._layout.lines(new, self.spec))
         except FileError as error:
+            kept = "are in the file" if self._journal.path.exists() else "were in a file that is gone"
             raise FileError(
                 expected=error.expected,
-                got=f"{error.got}; {len(new)} unsaved episodes (the {self._saved} before them are in the file)",
+                got=f"{error.got}; {len(new)} unsaved episodes (the {self._saved} before them {kept})",
                 cause=error.cause,
             ) from error
         self._layout = self._layout.after(len(new))

@@ -22,7 +22,7 @@ from s2r_torch.comparators.contract import COMPARATORS
 from s2r_torch.coverage import edge_cover, near_readings, passes, path_cover, typical
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.nodes import nodes_for
-from s2r_torch.families.check.payoff import MOST_STATES, READINGS, SIMULATORS
+from s2r_torch.families.check.payoff import LOOKS, MOST_STATES, SIMULATORS
 from s2r_torch.families.check.truth import N_MERGE, other_edges
 from s2r_torch.families.contract import Family, KnowsGraph
 from s2r_torch.learning.estimator import PILOTS
@@ -290,7 +290,7 @@ class _Counting:
         """What `families/check` does, roughly, as if all of it were on the simulators that it looks at closely."""
         H, A, xi = self.graph.horizon, self.graph.num_actions, self.graph.num_states
         lists = A**H if H * math.log(A) <= math.log(2048) else 2048 + xi * A
-        payoff = self._readings(near_readings(self.graph, MOST_STATES, READINGS)) * (SIMULATORS // CHECKED)
+        payoff = self._readings(near_readings(self.graph, MOST_STATES, LOOKS[0][0])) * (SIMULATORS // CHECKED)
         theta = self.family.prior(1, torch.Generator().manual_seed(0)).shape[1]
         fixed = CHECK // CHECKED + lists + 400 * (min(A, 4) + 4) + 256 * (1 + theta)
         explored = Cost(0, 0) if self.known else self._visits(250) + self._readings(100)

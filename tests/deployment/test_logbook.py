@@ -137,6 +137,16 @@ def test_a_full_disk_costs_what_was_not_written_and_says_so(tmp_path, monkeypatc
     assert path.read_bytes() == before
 
 
+def test_a_log_that_somebody_removes_is_said_to_be_gone(tmp_path):
+    path, w = tmp_path / "real.csv", len(COVER)
+    with open_logbook(path, WORLD.spec) as logbook:
+        logbook.ledger.add("real", 2 * w)
+        logbook.append(along_cover(1))
+        path.unlink()
+        with pytest.raises(FileError, match=rf"{w} unsaved episodes \(the {w} before them were in a file that is gone"):
+            logbook.append(along_cover(1))
+
+
 # -- one process at a time --------------------------------------------------------------------------------------------
 
 

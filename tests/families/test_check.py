@@ -13,7 +13,7 @@ from support.lanes import Lane, LaneSimulators, LaneWorld
 from s2r_torch.encoders.regression import Regression
 from s2r_torch.errors import S2RError, SettingError, SimulatorError
 from s2r_torch.families import make_family
-from s2r_torch.families.check import LEVELS, NOTE, OK, REFUSED, Finding, Report, check_family
+from s2r_torch.families.check import LEVELS, NOTE, OK, REFUSED, Finding, Report, check_family, payoff
 from s2r_torch.families.check.contract import PAIRS, rows_repeated, rows_together
 from s2r_torch.families.check.overlap import overlaps
 from s2r_torch.families.gym.family import GymFamily
@@ -406,6 +406,19 @@ def test_held_out_predictions_are_exact():
     x = torch.rand(40, 3, generator=g, dtype=torch.float64)
     noise = torch.rand(40, 1, generator=g, dtype=torch.float64)
     assert Regression(x).explained(x[:, :1] * x[:, 1:2]) > 0.9 and Regression(x).explained(noise) < 0.2
+
+
+class Faint(Lane):
+    """Noise whose width differs by 5 % at most between simulators, and tells what pays."""
+
+    def width(self, theta):
+        return 0.2 * (1 + 0.05 * theta[:, :1])
+
+
+def test_what_few_readings_hardly_tell_is_looked_at_again(monkeypatch):
+    assert check_family(Faint())["what pays shows"][0].level == OK
+    monkeypatch.setattr(payoff, "LOOKS", payoff.LOOKS[:1])
+    assert check_family(Faint())["what pays shows"][0].level != OK
 
 
 # -- where the family knows no states ----------------------------------------------------------------------------------

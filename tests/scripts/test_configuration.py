@@ -114,6 +114,7 @@ def test_help_says_what_there_is(run, tmp_path):
         (["encoder=[pca,learned]"], "expected one name: encoder=NAME; got encoder=[pca,learned]"),
         (["--cfg", "hydra", "--resolve"], "--cfg hydra knows Hydra's own part alone: --cfg all"),
         (["net=null"], "SettingError: expected settings that can be put together; got"),
+        (["budget=[1,2]"], "for a group, which is a folder of configurations and needs a name"),
         (["+experiment=gird"], "Could not find 'experiment/gird'"),
         (["name=~/mine"], "write $HOME"),
         (["name=größe"], """in quotes it does not: 'name="gr"""),
@@ -149,6 +150,9 @@ def test_what_is_wrong_is_one_line(run, tmp_path, arguments, line):
             "in conf/experiment/mine.yaml; likely cause: a file that is not",
         ),
         ("name: mine\nseed: 3\n", "first line is '# @package _global_'; got keys below 'experiment': name, seed"),
+        ("# @package _global_\nbudget: {n_dist: 1:40}\n", "got 1:40 at line 2 of"),
+        ("# @package _global_\nbudget:\n  n_dist: 0100\n", "got 0100 at line 3 of"),
+        ("# @package _global_\nseed: -12:30:00\n", "got -12:30:00 at line 2 of"),
         ("\xef\xbb\xbf# @package _global_\nseed: 3\n", "first line is '# @package _global_'; got keys below 'experim"),
     ],
 )
@@ -157,6 +161,21 @@ def test_an_experiment_that_is_no_configuration_is_one_line(run, tmp_path, text,
     (tmp_path / "conf" / "experiment" / "mine.yaml").write_bytes(text.encode("latin-1"))
     code, said = run("+experiment=mine", job=check)
     assert code == 2 and line in said and said.count("\n") == 1, said
+
+
+@pytest.mark.parametrize(("text", "seed"), [("30", 30), ("0", 0), ("1_000", 1000), ("1e2", None), ("3  # at 12:30", 3)])
+def test_decimal_numbers_of_a_file_are_taken_as_they_look(run, tmp_path, text, seed):
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    lines = f"# @package _global_\nname: '1:40'\nseed: {text}\n"
+    (tmp_path / "conf" / "experiment" / "mine.yaml").write_text(lines)
+    code, said = run("+experiment=mine", job=lambda cfg, folder, console: console.print(cfg.name, cfg.seed))
+    assert (code, said) == (0, f"1:40 {100.0 if seed is None else seed}\n")
+
+
+def test_an_error_of_a_job_stays_its_own(run, capfd):
+    code, said = run(job=lambda *_: len(3))
+    assert code == 2 and said.startswith("unforeseen: TypeError: object of type 'int' has no len()")
+    assert "Traceback" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -241,6 +260,24 @@ time.sleep(60)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == ends and done.stderr == "interrupted\n"
+
+
+def test_a_second_signal_at_the_very_end_changes_no_code():
+    """When Python has put its defaults back, of which that of SIGINT kills."""
+    code = """
+import os, signal
+from s2r_torch.commands import starting
+class Last:
+    kill, process, number = os.kill, os.getpid(), signal.SIGINT
+    def __del__(self):
+        Last.kill(Last.process, Last.number)
+last = Last()
+starting.import_module = lambda name: starting
+starting.main = lambda: starting.sys.exit(143)
+starting.plan()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (143, "")
 
 
 @pytest.mark.parametrize("raised", ["ModuleNotFoundError('no rich')", "MemoryError()", "OSError(5, 'no')"])
