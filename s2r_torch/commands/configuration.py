@@ -247,7 +247,7 @@ def script(
 
 
 def require_decimal_numbers(hydra_says: DictConfig) -> None:
-    """Raises SettingError for numbers in files that YAML reads as others than they look: 1:40 is 100, and 0100 is 64."""
+    """Raises SettingError for numbers in files that YAML reads as others than people do: 1:40 is 100, 0100 is 64."""
     chosen = [hydra_says.job.config_name]
     for group, names in hydra_says.runtime.choices.items():
         chosen += [f"{group.partition('@')[0]}/{name}" for name in ([names] if isinstance(names, str) else names or ())]
