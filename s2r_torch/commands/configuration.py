@@ -21,6 +21,7 @@ from typing import Any, cast
 
 import hydra
 from hydra._internal.utils import get_args_parser
+from hydra.conf import HydraConf
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
@@ -246,7 +247,7 @@ def script(
             raise Ended(2)
 
 
-def require_decimal_numbers(hydra_says: DictConfig) -> None:
+def require_decimal_numbers(hydra_says: HydraConf) -> None:
     """Raises SettingError for numbers in files that YAML reads as others than people do: 1:40 is 100, 0100 is 64."""
     chosen = [hydra_says.job.config_name]
     for group, names in hydra_says.runtime.choices.items():
@@ -269,7 +270,9 @@ def composed(overrides: list[str]) -> DictConfig:
         SettingError: it cannot be put together.
     """
     with our_errors():
-        return hydra.compose("run", overrides)
+        cfg = hydra.compose("run", overrides, return_hydra_config=True)
+    require_decimal_numbers(cfg.hydra)
+    return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
 
 
 def task_overrides() -> list[str]:

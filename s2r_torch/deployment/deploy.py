@@ -224,11 +224,16 @@ def likeness_of(meta_policy: MetaPolicy, seen: Collection) -> Likeness:
     scored = meta_policy.reference.n_real or meta_policy.n_real
     if any(x.shape[-2] != scored for x in seen.observations):
         return untested(f"scores are for {scored} readings of every state, no more and no fewer")
+    reference, problem = meta_policy.reference, meta_policy.problem
     if any(x.shape[-2] != scored for x in seen.again):
-        return untested("too few readings of states that were reached in a second way")
-    problem = meta_policy.problem
+        D = meta_policy.densities(seen.observations)
+        told = reference.without_passages.judge(D, D[:0], (), problem)
+        if told.verdict != CONSISTENT:
+            return told
+        few = "too few readings of states that were reached in a second way"
+        return untested(f"{few}; densities by themselves are not unusual")
     states = [s for s, _ in passages(problem.graph, meta_policy.cover)]
-    return meta_policy.reference.judge(*densities_apart(meta_policy, seen), states, problem)
+    return reference.judge(*densities_apart(meta_policy, seen), states, problem)
 
 
 def densities_apart(

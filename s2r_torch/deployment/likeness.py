@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import scipy
@@ -147,6 +147,11 @@ class Reference:
     population: Population
     scores: Tensor
     n_real: int | None = None
+
+    @property
+    def without_passages(self) -> Reference:
+        """For worlds where no state was passed a second time: their densities are ranked, and nothing else."""
+        return replace(self, scores=self.scores[:, :2])
 
     @cached_property
     def peeled(self) -> tuple[Tensor, Tensor]:

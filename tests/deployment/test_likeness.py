@@ -9,7 +9,8 @@ from support.policies import judged_policy
 from s2r_torch.coverage import passages
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.patches import Patches
-from s2r_torch.deployment.deploy import deploy
+from s2r_torch.deployment.collection import Collector
+from s2r_torch.deployment.deploy import deploy, deploy_recorded
 from s2r_torch.deployment.likeness import (
     CONSISTENT,
     DOUBTFUL,
@@ -239,6 +240,19 @@ def test_paths_that_merge_otherwise_are_found(grid_policy):
     wrong = D[[(s + 1) % len(D) for s in states]]
     told = grid_policy.reference.judge(D, wrong, states, grid_policy.problem)
     assert told.p_disagree <= 0.01 and told.verdict == REFUSED and "merge" in told.reasons[0]
+
+
+def test_a_log_of_other_sequences_is_judged_by_its_densities(grid_policy):
+    """No state was passed in the second way that scores are of; actions under each other's names still show."""
+    theta = torch.tensor([0.1, 0.2, 0.5], dtype=torch.float64)
+    world = make_family("grid").world(theta, Seed.root(5).generator())
+    walks = [((0, 0, 0, 0), 200), ((0, 1, 0, 1), 200), ((0, 0, 1, 1), 200), ((1, 1, 1, 1), 200)]
+    log = Collector(world, grid_policy.problem.graph, grid_policy.cover).walk(tuple(walks))
+    told = deploy_recorded(grid_policy, log).likeness
+    assert told.verdict == UNTESTED and "second way; densities by themselves are not unusual" in str(told)
+    renamed = replace(log, actions=torch.where(log.actions < 0, log.actions, 1 - log.actions))
+    told = deploy_recorded(grid_policy, renamed, refuse=False).likeness
+    assert told.p <= 0.01, told
 
 
 def swapped_axes(policy, scores):
