@@ -272,7 +272,7 @@ def composed(overrides: list[str]) -> DictConfig:
     with our_errors():
         cfg = hydra.compose("run", overrides, return_hydra_config=True)
     require_decimal_numbers(cfg.hydra)
-    return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+    return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
 
 
 def task_overrides() -> list[str]:

@@ -183,7 +183,7 @@ class Summary:
             notices=(
                 *results.checked.notes,
                 *verdicts(results),
-                *results.trained.notices,
+                *_of_training(results),
                 *results.learned.notices,
                 *_appraised(results),
                 *results.evaluated.notices,
@@ -193,6 +193,13 @@ class Summary:
             cpu_seconds=round(results.cpu_seconds, 2),
             versions=versions(),
         )
+
+
+def _of_training(results: Results) -> tuple[str, ...]:
+    """What training falls short of; nothing where the policy loses no more than is tolerated, whatever members lose."""
+    found = results.appraised.appraisal
+    cleared = found is not None and not found.falls_short and not found.undecided
+    return () if cleared else results.trained.notices
 
 
 def _appraised(results: Results) -> list[str]:

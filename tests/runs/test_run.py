@@ -14,7 +14,7 @@ from rich.console import Console
 from support.policies import certificate_by_hand
 from support.smoke import small_settings
 
-from s2r_torch.assurance.appraisal import FOLDS, AppraisalSettings, appraise
+from s2r_torch.assurance.appraisal import FOLDS, Appraisal, AppraisalSettings, appraise
 from s2r_torch.base import StateGraph
 from s2r_torch.comparators.policies import follow
 from s2r_torch.deployment.policy_file import load_policy, read
@@ -366,6 +366,16 @@ def test_a_class_without_a_certificate_is_marked_everywhere(finished, monkeypatc
         assert found.ensemble.certified is certified
         assert console.file.getvalue().count("NOT certified") == (0 if certified else 2)
         assert ("NOT certified" in axes.get_title("left")) is not certified
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lost", "told"), [((0.0, 0.02), 0), ((0.0, 0.05), 1), ((0.04, 0.06), 1), (None, 1)])
+def test_what_training_falls_short_of_is_told_unless_the_policy_is_cleared(finished, lost, told):
+    """Of an optimum of 0.9, of which 3 % may be lost."""
+    found = lost and Appraisal(0.89, 0.5, 0.9, 0.92, (0.8, 1.0), lost, (0.3, 0.5), (0.3, 0.5), 0.03)
+    trained = replace(finished.trained, notices=("training falls short",))
+    results = replace(finished, trained=trained, appraised=Appraised(found))
+    assert Summary.of(results).notices.count("training falls short") == told
 
 
 @pytest.mark.slow
