@@ -48,3 +48,10 @@ def our_signals() -> Iterator[None]:
     finally:
         for number in before.keys() - OF_DRIVERS:
             signal.signal(number, before[number])
+
+
+def ignore_signals() -> None:
+    """From here on the end is decided, and its code; nothing outside of the main thread."""
+    if threading.current_thread() is threading.main_thread():
+        for number in ENDING:
+            signal.signal(number, signal.SIG_IGN)

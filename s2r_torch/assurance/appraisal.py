@@ -91,9 +91,14 @@ class Appraisal:
         return self.lost[0] > self.tolerance * self.optimum
 
     @property
+    def cleared(self) -> bool:
+        """Whether it surely loses no more."""
+        return self.lost[1] <= self.tolerance * self.optimum
+
+    @property
     def undecided(self) -> bool:
         """Whether it may lose more, and may not."""
-        return not self.falls_short and self.lost[1] > self.tolerance * self.optimum
+        return not self.falls_short and not self.cleared
 
     @property
     def worth_another_look(self) -> bool:

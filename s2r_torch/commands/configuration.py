@@ -249,18 +249,24 @@ def script(
 
 def require_decimal_numbers(hydra_says: HydraConf) -> None:
     """Raises SettingError for numbers in files that YAML reads as others than people do: 1:40 is 100, 0100 is 64."""
+    for path in _files(hydra_says):
+        for token in scan(path.read_text(encoding="utf-8")):
+            if isinstance(token, ScalarToken) and token.plain and re.fullmatch(NOT_DECIMAL, token.value):
+                raise SettingError(
+                    expected="decimal numbers",
+                    got=printable(f"{token.value} at line {token.start_mark.line + 1} of {path}"),
+                    cause="YAML counts in 60 at a colon, and in 8 after a leading 0; in quotes it is text",
+                )
+
+
+def _files(hydra_says: HydraConf) -> list[Path]:
+    """Those that a configuration was put together from."""
     chosen = [hydra_says.job.config_name]
     for group, names in hydra_says.runtime.choices.items():
         chosen += [f"{group.partition('@')[0]}/{name}" for name in ([names] if isinstance(names, str) else names or ())]
-    for source in hydra_says.runtime.config_sources:
-        for path in (Path(source.path, f"{name}.yaml") for name in chosen if source.schema == "file"):
-            for token in scan(path.read_text(encoding="utf-8")) if os.path.isfile(path) else ():
-                if isinstance(token, ScalarToken) and token.plain and re.fullmatch(NOT_DECIMAL, token.value):
-                    raise SettingError(
-                        expected="decimal numbers",
-                        got=printable(f"{token.value} at line {token.start_mark.line + 1} of {path}"),
-                        cause="YAML counts in 60 at a colon, and in 8 after a leading 0; in quotes it is text",
-                    )
+    folders = [source.path for source in hydra_says.runtime.config_sources if source.schema == "file"]
+    paths = [Path(folder, f"{name}.yaml") for folder in folders for name in chosen]
+    return [path for path in paths if os.path.isfile(path)]  # False, too, for names that no file can have
 
 
 def composed(overrides: list[str]) -> DictConfig:

@@ -14,7 +14,7 @@ import sys
 from functools import partial
 from importlib import import_module
 
-from s2r_torch.signals import ENDING
+from s2r_torch.signals import ENDING, ignore_signals
 
 
 def end_on_signals() -> None:
@@ -27,12 +27,6 @@ def end_on_signals() -> None:
 def _end(number: int, frame: object) -> None:
     os.write(2, b"interrupted\n")
     os._exit(130 if number in (signal.SIGINT, signal.SIGQUIT) else 143)
-
-
-def ignore_signals() -> None:
-    """The end is decided, and its code; Python would first put defaults back, which kill."""
-    for number in ENDING:
-        signal.signal(number, signal.SIG_IGN)
 
 
 def have_outputs() -> None:
@@ -50,7 +44,7 @@ def have_outputs() -> None:
 def _start(name: str) -> None:
     have_outputs()
     end_on_signals()
-    atexit.register(ignore_signals)  # the last of all that is done at the end
+    atexit.register(ignore_signals)  # last of all: Python would then put defaults back, which kill
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads fight over shared cores
     try:
         command = import_module(f"s2r_torch.commands.{name}")

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from s2r_torch.errors import S2RError, Terminated
-from s2r_torch.signals import ENDING, handled
+from s2r_torch.signals import ENDING, handled, ignore_signals
 from s2r_torch.text import printable
 
 LONGEST = 2000  # characters of a message
@@ -56,7 +56,7 @@ def clear_ending(console: Console, kept: str, *, exits: bool = False) -> Iterato
         except Ended:
             raise
         except BaseException as error:
-            _ignore_signals()
+            ignore_signals()
             raise Ended(_tell(console, error, kept, exits)) from None
 
 
@@ -116,10 +116,3 @@ def _signals_raise() -> Iterator[None]:
 
 def _raise(number: int, frame: object) -> None:
     raise SIGNALS[signal.Signals(number)]
-
-
-def _ignore_signals() -> None:
-    """From here on the end is decided."""
-    if threading.current_thread() is threading.main_thread():
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN)

@@ -198,8 +198,7 @@ class Summary:
 def _of_training(results: Results) -> tuple[str, ...]:
     """What training falls short of; nothing where the policy loses no more than is tolerated, whatever members lose."""
     found = results.appraised.appraisal
-    cleared = found is not None and not found.falls_short and not found.undecided
-    return () if cleared else results.trained.notices
+    return () if found and found.cleared else results.trained.notices
 
 
 def _appraised(results: Results) -> list[str]:
