@@ -5,7 +5,9 @@ This is the only module that imports joblib.
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 import threading
 import time
 import warnings
@@ -86,7 +88,9 @@ class Processes:
 def _do(common: Parcel, parcel: Parcel, threads: int, parent: int) -> Parcel:
     """`parcels.do`, in a worker that ends with its parent."""
     _end_with(parent)
-    return do(common, parcel, threads)
+    answer = do(common, parcel, threads)
+    _settle(len(sys.modules))
+    return answer
 
 
 @cache
@@ -99,6 +103,16 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=look, daemon=True).start()
+
+
+@cache
+def _settle(modules: int) -> None:
+    """Keeps what so many modules hold from the search for garbage, which joblib has done every second.
+
+    Of joblib 1.6 without psutil: among the 400,000 objects of torch and Lightning it takes 0.2 s.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Tasks for workers: functions of a module, as those that travel must be."""
 
+import gc
 import os
 import signal
 import time
@@ -26,6 +27,12 @@ def fails_at_three(shared, number, tell):
 def warns(shared, number, tell):
     warnings.warn(f"number {number}", UserWarning, stacklevel=2)
     return torch.get_num_threads()
+
+
+def looked_through(shared, number, tell):
+    """The share of objects that a search for garbage looks at."""
+    searched = len(gc.get_objects())
+    return searched / (searched + gc.get_freeze_count())
 
 
 def dies_once(marker: Path, number, tell):

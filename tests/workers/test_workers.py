@@ -140,6 +140,12 @@ def test_warnings_and_threads_are_those_of_this_process(two):
     assert found == [torch.get_num_threads()]
 
 
+def test_a_search_for_garbage_passes_over_what_modules_hold(two):
+    """joblib has one done every second; it took an eighth of what workers did."""
+    list(two.map(tasks.power, 2, range(8)))  # each has had a task
+    assert max(two.map(tasks.looked_through, None, range(8))) < 0.2
+
+
 def test_what_a_killed_worker_had_is_done_again(two, tmp_path):
     assert list(two.map(tasks.dies_once, tmp_path / "killed", range(6))) == list(range(6))
     assert (tmp_path / "killed").exists()
