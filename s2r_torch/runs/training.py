@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from s2r_torch.coverage import passes, path_cover, typical
 from s2r_torch.density.patches import Patches
 from s2r_torch.episodes import Guard
 from s2r_torch.learning.estimator import estimate_patches
 from s2r_torch.predictors.training.data import TrainingData
+from s2r_torch.predictors.training.train import Trainer
 from s2r_torch.problem import Problem
 from s2r_torch.rng import Seed
 from s2r_torch.runs.context import Context
 from s2r_torch.runs.results import Explored
 from s2r_torch.workers.engines import SERIAL
 
-if TYPE_CHECKING:
-    from s2r_torch.predictors.training.train import Trainer
-
 
 def make_trainer(context: Context, problem: Problem, data: TrainingData) -> Trainer:
     """Trains networks as the class F is trained."""
-    from s2r_torch.predictors.training.train import Trainer  # Lightning takes seconds, which no other stage waits for
-
     settings = context.settings
     return Trainer(
         problem,

@@ -20,10 +20,11 @@ from s2r_torch.errors import CheckpointError, SettingError
 from s2r_torch.families.mixture.family import Mixture
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.registry import net_class
-from s2r_torch.predictors.training import targets, work
+from s2r_torch.predictors.training import layer_fit, targets, trainer, work
 from s2r_torch.predictors.training.data import TrainingData
+from s2r_torch.predictors.training.draw import Draw
 from s2r_torch.predictors.training.fit import Listener, fit
-from s2r_torch.predictors.training.layer_fit import Draw, one_cycle
+from s2r_torch.predictors.training.layer_fit import one_cycle
 from s2r_torch.predictors.training.settings import TrainingSettings
 from s2r_torch.predictors.training.shortfall import Shortfall, shortfall
 from s2r_torch.predictors.training.snapshots import Snapshots, not_worse
@@ -459,12 +460,12 @@ def test_held_out_risks_are_of_simulators_that_no_batch_uses(monkeypatch):
     """The risks that are told, of the last layer's rewards, by a loop over samples; other ones there move no weight."""
     where, fits, ends = problem("line", nodes=9), [], []
 
-    class Watched(work.LayerFit):
+    class Watched(layer_fit.LayerFit):
         def __init__(self, *given):
             super().__init__(*given)
             fits.append(self)
 
-    monkeypatch.setattr(work, "LayerFit", Watched)
+    monkeypatch.setattr(layer_fit, "LayerFit", Watched)
     settings = replace(TINY, steps=20, batch_simulators=5, held_out=0.125)
     for other in (False, True):
         data = random_data(where, count=16, n=6)
@@ -578,7 +579,7 @@ def test_a_fit_goes_on_to_the_bit(stops, tmp_path, monkeypatch):
     assert told == list(range(1, 121)) and steps == [20, 40, 60, 80, 100, 120]  # what came before is told again
     for name, value in whole.state_dict().items():
         assert torch.equal(value, trained.state_dict()[name]), name
-    monkeypatch.setattr(work, "run_steps", None)  # a finished fit is read, not repeated
+    monkeypatch.setattr(trainer, "run_steps", None)  # a finished fit is read, not repeated
     again, _, _ = held_out_fit(state=state)
     assert all(torch.equal(a, b) for a, b in zip(again.state_dict().values(), whole.state_dict().values(), strict=True))
 

@@ -29,13 +29,23 @@ from s2r_torch.encoders.regression import Regression
 from s2r_torch.predictors.nets.lipschitz_estimate import pairwise_lipschitz
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.training.data import TrainingData
-from s2r_torch.predictors.training.layer_fit import CLOSE, FEW, Draw, layer_weights
+from s2r_torch.predictors.training.draw import Draw
 from s2r_torch.predictors.training.memory import Job, Memory
-from s2r_torch.predictors.training.settings import TrainingSettings, device_of
+from s2r_torch.predictors.training.settings import Board, TrainingSettings, device_of
 from s2r_torch.predictors.training.shortfall import Shortfall, shortfall, spread, unexplained
+from s2r_torch.predictors.training.snapshots import layer_weights
 from s2r_torch.predictors.training.state import load_state, origin_of, save_state
-from s2r_torch.predictors.training.targets import HELPED, Payments, Rewards, Values, View, best_shares, told_of_rest
-from s2r_torch.predictors.training.trainer import Board
+from s2r_torch.predictors.training.targets import (
+    CLOSE,
+    FEW,
+    HELPED,
+    Payments,
+    Rewards,
+    Values,
+    View,
+    best_shares,
+    told_of_rest,
+)
 from s2r_torch.predictors.training.work import Bench, Check, FittedLayer, Step, Work, fit_layer
 from s2r_torch.rng import Seed
 from s2r_torch.workers.engines import SERIAL, Made, Workers

@@ -18,16 +18,14 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from s2r_torch.predictors.nets.net import Net
+from s2r_torch.predictors.training.draw import Draw
 from s2r_torch.predictors.training.settings import TrainingSettings
-from s2r_torch.predictors.training.snapshots import Snapshots, Weights
-from s2r_torch.predictors.training.targets import Targets, View
+from s2r_torch.predictors.training.snapshots import Snapshots, layer_weights
+from s2r_torch.predictors.training.targets import CLOSE, FEW, Targets, View
 from s2r_torch.rng import Seed
 
 CHECKS = 20  # times a fit that held-out risks are looked at
-CLOSE = 2e-3  # root mean squared error, in units of an episode's total reward, that needs no further step
-MOST = 0.25  # share of a batch at the most readings, which policies are judged at
 SEEN = 16  # columns of a row that a check looks at
-FEW = 32  # rows evaluated at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,31 +34,6 @@ class Ears:
 
     on_step: Callable[[int, float], None]
     on_check: Callable[[int, Tensor], None]
-
-
-@dataclass(frozen=True, eq=False)
-class Draw:
-    """Which simulators batches use, and how members weight them."""
-
-    weight: Tensor  # [F, B]
-    batched: int  # the first ones
-    levels: int  # numbers of readings per simulator: R = levels B rows
-
-    @property
-    def count(self) -> int:
-        """B."""
-        return self.weight.shape[1]
-
-    def some_levels(self, count: int, generator: torch.Generator) -> Tensor:
-        """Random levels [count]: the first, of the most readings, with probability `MOST`, the others alike."""
-        fewer = torch.randint(1, max(2, self.levels), (count,), generator=generator)
-        most = torch.rand(count, generator=generator) < (MOST if self.levels > 1 else 1.0)
-        return torch.where(most, 0, fewer)
-
-    def held_out(self, levels: int) -> Tensor:
-        """The rows of the first levels that no batch uses; all of them where no simulator is held out."""
-        first = self.batched if self.batched < self.count else 0
-        return torch.arange(levels * self.count).view(levels, -1)[:, first:].flatten()
 
 
 class LayerFit(LightningModule):
@@ -197,11 +170,6 @@ class LayerFit(LightningModule):
         columns = self.targets.pick(rows, self.settings.batch_samples, generator)
         device = self.view.summary.device
         return rows.to(device), columns.to(device)
-
-
-def layer_weights(net: Net, layer: int) -> Weights:
-    """The weights of one layer, by name, members first; views, not copies."""
-    return {name: value for name, value in net.stacked().items() if name.startswith(f"steps.{layer}.")}
 
 
 def one_cycle(step: int, steps: int, warm: float = 0.3) -> float:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
 
 from s2r_torch.errors import SettingError
 from s2r_torch.schema import Positive, Range, Settings, Share, Size
+
+EVERY = 20  # steps between reports
+Board = tuple[Path, str]  # folder and name of a TensorBoard log
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from s2r_torch.predictors.nets.net import Net
+
 WORSE = 2.0  # standard errors by which a state must be worse to be passed over
 
 Weights = dict[str, Tensor]  # by name, the members as first axis
@@ -83,3 +85,8 @@ def not_worse(risks: Tensor, before: Tensor) -> Tensor:
     more = risks - before
     error = more.std(1) / math.sqrt(more.shape[1]) if more.shape[1] > 1 else torch.zeros_like(more[:, 0])
     return (more.mean(1) <= WORSE * error) | ~torch.isfinite(before).all(1)
+
+
+def layer_weights(net: Net, layer: int) -> Weights:
+    """The weights of one layer, by name, members first; views, not copies."""
+    return {name: value for name, value in net.stacked().items() if name.startswith(f"steps.{layer}.")}

@@ -28,6 +28,8 @@ from s2r_torch.encoders.regression import Regression, missed
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.training.data import TrainingData
 
+CLOSE = 2e-3  # root mean squared error, in units of an episode's total reward, that needs no further step
+FEW = 32  # rows evaluated at once
 HELPED = 0.8  # what leaves more than this share of what it is for is not worth it
 ON_THE_WAY = 0.5  # share of a batch from states where the best policy by Q_hat comes; the rest from all alike
 

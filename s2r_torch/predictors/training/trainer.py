@@ -19,9 +19,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.utils.data import DataLoader, Dataset
 
 from s2r_torch.errors import SettingError, Terminated
-
-EVERY = 20  # steps between reports
-Board = tuple[Path, str]  # folder and name of a TensorBoard log
+from s2r_torch.predictors.training.settings import EVERY
 
 
 def run_steps(

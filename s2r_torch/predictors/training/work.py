@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from s2r_torch.predictors.nets.net import Net
-from s2r_torch.predictors.training.layer_fit import Draw, Ears, LayerFit, layer_weights
+from s2r_torch.predictors.training.draw import Draw
 from s2r_torch.predictors.training.memory import Job, Parts
-from s2r_torch.predictors.training.settings import TrainingSettings, device_of
-from s2r_torch.predictors.training.snapshots import Weights
+from s2r_torch.predictors.training.settings import EVERY, Board, TrainingSettings, device_of
+from s2r_torch.predictors.training.snapshots import Weights, layer_weights
 from s2r_torch.predictors.training.state import load_state, save_state
 from s2r_torch.predictors.training.targets import Targets, View
-from s2r_torch.predictors.training.trainer import EVERY, Board, run_steps, tensorboard_logger
 from s2r_torch.rng import Seed
 from s2r_torch.workers.engines import Tell
 
@@ -93,6 +92,8 @@ class _LayerWork:
     """A fit, what it told so far, and its state on disk."""
 
     def __init__(self, bench: Bench, work: Work, tell: Tell):
+        from s2r_torch.predictors.training.layer_fit import Ears, LayerFit  # Lightning takes seconds
+
         job, self.bench, self._tell = work.job, bench, tell
         self.state, self.saved = bench.state_of(job), time.monotonic()
         self.last = 0  # step that is done
@@ -107,6 +108,8 @@ class _LayerWork:
 
     def finished(self) -> FittedLayer:
         """What is kept after the last step."""
+        from s2r_torch.predictors.training.trainer import run_steps, tensorboard_logger
+
         module, bench = self.module, self.bench
         logger = tensorboard_logger(*bench.board) if bench.board else False
         run_steps(module, range(module.start, module.steps), device_of(bench.accelerator), logger, bench.folder)

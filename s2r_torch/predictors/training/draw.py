@@ -1,0 +1,35 @@
+"""Which simulators the batches of a fit use, how members weight them, and which are held out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+MOST = 0.25  # share of a batch at the most readings, which policies are judged at
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """Which simulators batches use, and how members weight them."""
+
+    weight: Tensor  # [F, B]
+    batched: int  # the first ones
+    levels: int  # numbers of readings per simulator: R = levels B rows
+
+    @property
+    def count(self) -> int:
+        """B."""
+        return self.weight.shape[1]
+
+    def some_levels(self, count: int, generator: torch.Generator) -> Tensor:
+        """Random levels [count]: the first, of the most readings, with probability `MOST`, the others alike."""
+        fewer = torch.randint(1, max(2, self.levels), (count,), generator=generator)
+        most = torch.rand(count, generator=generator) < (MOST if self.levels > 1 else 1.0)
+        return torch.where(most, 0, fewer)
+
+    def held_out(self, levels: int) -> Tensor:
+        """The rows of the first levels that no batch uses; all of them where no simulator is held out."""
+        first = self.batched if self.batched < self.count else 0
+        return torch.arange(levels * self.count).view(levels, -1)[:, first:].flatten()
