@@ -11,6 +11,9 @@ torch.float64
 
 from __future__ import annotations
 
+import os
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
@@ -63,25 +66,68 @@ def full_precision() -> AbstractContextManager:
 
 def defaults_now() -> tuple[torch.dtype, torch.device]:
     """What users' code that is called within `plain_torch` is to find: `with torch_with(*these)`."""
-    return torch.get_default_dtype(), torch.get_default_device()
+    with _LOCK:
+        return _dtype_of_this_thread(), torch.get_default_device()
 
 
 @contextmanager
 def torch_with(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
-    """These are the defaults inside. Costs nothing where they are.
+    """These are the defaults inside. Costs little where they are.
 
-    Whatever users' code in the block makes of them, they are afterwards what they were before.
+    Whatever users' code in the block makes of them, they are afterwards what they were before. All threads share the
+    default dtype: where it is not float32, those of the user's own find float32 while another is in such a block.
     """
-    before = defaults_now()
-    there = before == (dtype, device)
+    before = _enter(dtype), torch.get_default_device()
     try:
-        if there:
+        with nullcontext() if before[1] == device else device:
             yield
-        else:
-            torch.set_default_dtype(dtype)
-            with device:
-                yield
     finally:
-        torch.set_default_dtype(before[0])
-        if there and torch.get_default_device() != before[1]:
+        _leave(before[0])
+        if torch.get_default_device() != before[1]:
             torch.set_default_device(None if before[1].type == "cpu" else before[1])
+
+
+_LOCK = threading.RLock()  # a handler of a signal may come while it is held
+_BLOCKS: Counter[int] = Counter()  # thread -> the blocks that it is in
+_THEIRS = [torch.float32]  # the default dtype before there was any
+
+
+def _dtype_of_this_thread() -> torch.dtype:
+    """The default dtype as it is without the blocks of other threads."""
+    alone = not _BLOCKS or threading.get_ident() in _BLOCKS
+    return torch.get_default_dtype() if alone else _THEIRS[0]
+
+
+def _enter(dtype: torch.dtype) -> torch.dtype:
+    """Sets the default dtype for a block, and returns what this thread is to find after it."""
+    with _LOCK:
+        before = _dtype_of_this_thread()
+        if not _BLOCKS:
+            _THEIRS[0] = before
+        _BLOCKS[threading.get_ident()] += 1
+        torch.set_default_dtype(dtype)
+        return before
+
+
+def _leave(before: torch.dtype) -> None:
+    """Sets it again, unless other threads are in blocks still: the last one does."""
+    with _LOCK:
+        thread = threading.get_ident()
+        _BLOCKS[thread] -= 1
+        if not _BLOCKS[thread]:
+            del _BLOCKS[thread]
+        if thread in _BLOCKS or not _BLOCKS:
+            torch.set_default_dtype(before)
+
+
+def _alone() -> None:
+    """In a forked process, which has one thread: OpenMP's, which any larger computation waits for, are gone."""
+    global _LOCK
+    _LOCK = threading.RLock()
+    torch.set_default_dtype(_dtype_of_this_thread())
+    for thread in {*_BLOCKS} - {threading.get_ident()}:
+        del _BLOCKS[thread]
+    torch.set_num_threads(1)
+
+
+os.register_at_fork(after_in_child=_alone)

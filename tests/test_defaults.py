@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from support.optional import needs
 from support.policies import policy_of
 from support.smoke import SMALL, composed
 
-from s2r_torch.defaults import plain_torch
+from s2r_torch.defaults import defaults_now, plain_torch
 from s2r_torch.deployment.deploy import deploy
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.deployment.recording.files import read_recording, write_recording
@@ -217,3 +218,66 @@ def test_users_defaults_are_theirs_again_afterwards(dtype):
             assert torch.ones(1).dtype == dtype and torch.ones(1).device.type == "meta"
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_threads_beside_each_other_leave_users_defaults():
+    """The first to come is the first to go, and the second computes on."""
+    entered, left, found = threading.Event(), threading.Event(), []
+
+    def second():
+        with plain_torch():
+            entered.set()
+            left.wait(60)
+            found.append((torch.get_default_dtype(), defaults_now()[0]))
+        found.append(torch.get_default_dtype())
+
+    thread = threading.Thread(target=second)
+    try:
+        torch.set_default_dtype(torch.float64)
+        with plain_torch():
+            thread.start()
+            entered.wait(60)
+        seen = defaults_now()[0]
+        left.set()
+        thread.join(60)
+        assert seen == torch.float64  # what a live world that is made now is to find
+        assert found == [(torch.float32, torch.float32), torch.float64]
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+FORKED = """
+import os, select, threading, torch
+from s2r_torch.defaults import defaults_now, plain_torch
+
+torch.set_num_threads(2)
+torch.set_default_dtype(torch.float64)
+large = torch.rand(500, 500)
+large @ large  # OpenMP's threads are there now
+entered, leave = threading.Event(), threading.Event()
+
+def inside():
+    with plain_torch():
+        entered.set()
+        leave.wait(60)
+
+threading.Thread(target=inside, daemon=True).start()
+entered.wait(60)
+end, other_end = os.pipe()
+child = os.fork()
+if child == 0:
+    with plain_torch():
+        large @ large
+    os.write(other_end, str(torch.get_default_dtype()).encode())
+    os._exit(0)
+done = select.select([end], [], [], 60)[0]
+leave.set()
+os.kill(child, 9)
+print(os.read(end, 40).decode() if done else "it waits for threads that it does not have")
+"""
+
+
+def test_a_forked_process_computes():
+    found = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=150)
+    assert found.stdout.strip() == "torch.float64", found.stderr
