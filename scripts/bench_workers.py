@@ -52,6 +52,9 @@ class Timed:
             self._move(result)
             yield result
 
+    def start(self, task: Task) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

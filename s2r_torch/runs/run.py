@@ -134,7 +134,9 @@ def execute(
         SettingError: the family cannot travel to workers.
     """
     require_family("family", family)
-    require_having("workers", workers, ("map", "close"), "workers, such as s2r_torch.workers.choice.workers_of(2)")
+    require_having(
+        "workers", workers, ("map", "start", "close"), "workers, such as s2r_torch.workers.choice.workers_of(2)"
+    )
     if progress is not None:
         require_progress(progress)
     known_class(settings, family)  # these refuse what cannot be, before anything is drawn

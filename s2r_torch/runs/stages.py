@@ -59,7 +59,7 @@ from s2r_torch.runs.results import (
     Trained,
     require_kept,
 )
-from s2r_torch.runs.training import densities_of_fewer, make_trainer
+from s2r_torch.runs.training import densities_of_fewer, make_trainer, start_trainers
 
 
 def encode(context: Context) -> Encoded:
@@ -73,6 +73,7 @@ def check(context: Context) -> Checked:
     Raises:
         SimulatorError, SettingError: a run would be wrong, or fail; the message says why, and what to write.
     """
+    start_trainers(context)
     if not context.settings.check_family:
         return Checked(())
     context.progress.stage("check the family", None)

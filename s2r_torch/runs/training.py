@@ -10,11 +10,19 @@ from s2r_torch.episodes import Guard
 from s2r_torch.learning.estimator import estimate_patches
 from s2r_torch.predictors.training.data import TrainingData
 from s2r_torch.predictors.training.train import Trainer
+from s2r_torch.predictors.training.work import load_lightning
 from s2r_torch.problem import Problem
 from s2r_torch.rng import Seed
+from s2r_torch.runs.configuring import known_class
 from s2r_torch.runs.context import Context
 from s2r_torch.runs.results import Explored
-from s2r_torch.workers.engines import SERIAL
+from s2r_torch.workers.engines import SERIAL, Workers
+
+
+def start_trainers(context: Context) -> None:
+    """Has workers load what trains, where they will: it takes seconds, in which this process has other things to do."""
+    if known_class(context.settings, context.family) is None:
+        _trainers(context).start(load_lightning)
 
 
 def make_trainer(context: Context, problem: Problem, data: TrainingData) -> Trainer:
@@ -29,8 +37,13 @@ def make_trainer(context: Context, problem: Problem, data: TrainingData) -> Trai
         settings.trainer.accelerator,
         context.fits,
         context.tensorboard,
-        context.workers if settings.trainer.accelerator == "cpu" else SERIAL,  # there is one GPU
+        _trainers(context),
     )
+
+
+def _trainers(context: Context) -> Workers:
+    """Who fits layers: there is one GPU."""
+    return context.workers if context.settings.trainer.accelerator == "cpu" else SERIAL
 
 
 def densities_of_fewer(context: Context, explored: Explored, simulators: Guard, seed: Seed) -> dict[float, Patches]:

@@ -50,6 +50,9 @@ class Cluster:
             self.cpu_seconds += answer.cpu_seconds
             yield answer.opened(hear)
 
+    def start(self, task: Task) -> None:
+        """Ray has processes of its own begin, on whichever machine."""
+
     def close(self) -> None:
         """Leaves the cluster; one that was begun here ends."""
         if self._begun:

@@ -41,6 +41,13 @@ class Workers(Protocol):
             WorkerError: a worker died at the same payload again and again.
         """
 
+    def start(self, task: Task) -> None:
+        """Has workers begin before they are needed, each with a task that readies it; waits for none of them.
+
+        Args:
+            task: loads libraries, say; it is given None twice, and what comes of it is not looked at.
+        """
+
     def close(self) -> None:
         """Lets the workers go; they come back when they are needed."""
 
@@ -53,6 +60,9 @@ class Serial:
     def map(self, task: Task, shared: Any, payloads: Sequence[Any], hear: Tell = unheard) -> Generator[Any, None, None]:
         """See `Workers`; nothing travels, and nothing is copied."""
         return (task(shared, payload, hear) for payload in payloads)
+
+    def start(self, task: Task) -> None:
+        """This process loads what it needs when it needs it."""
 
     def close(self) -> None:
         """Nobody is waiting."""

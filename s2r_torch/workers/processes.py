@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -46,9 +46,11 @@ class Processes:
         if "loky" not in BACKENDS:
             raise ValueError("no processes, but threads")
         self.count, self.cpu_seconds = count, 0.0
+        self._starting: Generator[Any, None, None] | None = None
 
     def map(self, task: Task, shared: Any, payloads: Sequence[Any], hear: Tell = unheard) -> Generator[Any, None, None]:
         """See `Workers`. What a process that died had not finished is done again; alone, when it happens again."""
+        self._started()
         common, done, losses = pack((task, shared)), 0, 0
         while done < len(payloads):
             at_once = self.count if losses < LOSSES - 1 else 1
@@ -64,14 +66,28 @@ class Processes:
                 if losses == LOSSES:
                     raise died(done, len(payloads)) from error
 
+    def start(self, task: Task) -> None:
+        """See `Workers`."""
+        self._starting = self._answers(pack((task, None)), [pack(None)] * self.count, self.count)
+
     def close(self) -> None:
         """Ends the processes, in the middle of a task too."""
         executor = get_reusable_executor(reuse=True)  # as it is: for other settings it would wait for every task first
         with _killing():
             executor.shutdown(wait=True, kill_workers=True)
+        if self._starting is not None:
+            with _let_go(self._starting):
+                self._starting = None
 
-    def _answers(self, common: Any, parcels: Sequence[Any], at_once: int) -> Generator[Any, None, None]:
-        """Packed answers, in order."""
+    def _started(self) -> None:
+        """Waits for what `start` began; a process that died is replaced when there is work for it."""
+        starting, self._starting = self._starting, None
+        with suppress(TerminatedWorkerError):
+            for parcel in starting or ():
+                self.cpu_seconds += unpack(parcel).cpu_seconds
+
+    def _answers(self, common: Parcel, parcels: Sequence[Any], at_once: int) -> Generator[Any, None, None]:
+        """Packed answers, in order, to parcels that are handed out from now on."""
         threads = torch.get_num_threads()
         with parallel_config("loky", inner_max_num_threads=threads):
             run = Parallel(
@@ -82,7 +98,7 @@ class Processes:
                 max_nbytes=SHARED,
                 mmap_mode="c",  # in memory; what a task writes is its own
             )
-            yield from run(delayed(_do)(common, parcel, threads, os.getpid()) for parcel in parcels)
+            return run(delayed(_do)(common, parcel, threads, os.getpid()) for parcel in parcels)
 
 
 def _do(common: Parcel, parcel: Parcel, threads: int, parent: int) -> Parcel:

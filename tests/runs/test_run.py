@@ -40,6 +40,7 @@ from s2r_torch.runs.folder import WRITTEN, finished_stages
 from s2r_torch.runs.forecast import forecast
 from s2r_torch.runs.results import Appraised
 from s2r_torch.runs.run import Results, Stages, execute, learn_until_good
+from s2r_torch.workers.engines import Serial
 from s2r_torch.workers.processes import Processes
 
 MIXTURE = (
@@ -525,6 +526,24 @@ def test_family_without_ground_truth_is_valued_by_episodes():
     assert worth.value == pytest.approx(exact, abs=4.5 * 0.5 / (8 * 4000) ** 0.5)
     assert exact <= float(optimal(truth)[0][:, 0].mean())
     assert policies["random"] == pytest.approx(0.475, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("family", "more", "begun"),
+    [
+        ("grid", "predictors.training.members=1", [work.load_lightning]),
+        ("mixture", "predictors=known", []),
+    ],
+)
+def test_workers_load_what_trains_while_the_family_is_checked(family, more, begun):
+    class Watched(Serial):
+        def start(self, task):
+            started.append(task)
+
+    started = []
+    run = Stages(small_settings(f"+experiment={family}", more), make_family(family), None, Silent(), workers=Watched())
+    run.do(stages.check)
+    assert started == begun
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.slow)])

@@ -35,6 +35,17 @@ def looked_through(shared, number, tell):
     return searched / (searched + gc.get_freeze_count())
 
 
+def readied(shared, payload, tell):
+    """Readies a worker, which takes a while."""
+    began = time.process_time()
+    while time.process_time() - began < 0.05:
+        pass
+
+
+def dies_readied(shared, payload, tell):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def dies_once(marker: Path, number, tell):
     """Kills its process the first time that somebody comes to number 2."""
     if number == 2 and not marker.exists():

@@ -97,6 +97,9 @@ class Striking(Silent):
                 lose_a_node(self.local)
             yield result
 
+    def start(self, task):
+        pass
+
     def close(self):
         pass
 

@@ -140,6 +140,17 @@ def test_warnings_and_threads_are_those_of_this_process(two):
     assert found == [torch.get_num_threads()]
 
 
+def test_workers_begin_with_a_task_that_readies_them():
+    """Each of two; one that dies of it is replaced, and whoever closes them need not have asked for anything."""
+    workers = Processes(2)
+    workers.start(tasks.readied)
+    assert list(workers.map(tasks.power, 2, [])) == [] and workers.cpu_seconds > 0.1
+    workers.start(tasks.dies_readied)
+    assert list(workers.map(tasks.power, 2, [3])) == [8]
+    workers.start(tasks.readied)
+    workers.close()
+
+
 def test_a_search_for_garbage_passes_over_what_modules_hold(two):
     """joblib has one done every second; it took an eighth of what workers did."""
     list(two.map(tasks.power, 2, range(8)))  # each has had a task

@@ -88,6 +88,11 @@ def fit_layer(bench: Bench, work: Work, tell: Tell) -> FittedLayer:
     return _LayerWork(bench, work, tell).finished()
 
 
+def load_lightning(shared: None, payload: None, tell: Tell) -> None:
+    """Readies a worker for `fit_layer`; a task."""
+    from s2r_torch.predictors.training import layer_fit, trainer  # noqa: F401
+
+
 class _LayerWork:
     """A fit, what it told so far, and its state on disk."""
 
