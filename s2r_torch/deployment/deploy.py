@@ -112,7 +112,7 @@ def deploy_recorded(
         recording: the episodes.
         minimum: readings that every state must have; None for a quarter of n_real, which doubles the noise
             of its density.
-        every_reading: use those beyond that, too.
+        every_reading: use those beyond that, too; simulators are compared with the first ones.
         stopping: look at the first readings, and end as soon as they are enough.
         refuse: as in `deploy`.
         check: as in `deploy`; edges that no episode has walked are told.
@@ -273,7 +273,7 @@ def _condition(
     for n in stopping.schedule(n_real) if stopping else [n_real]:
         recording = _seen(door, until(n))
         every = every_reading and n >= n_real
-        seen = Collection.of(recording, graph, cover, len(recording) if every else n)
+        first = Collection.of(recording, graph, cover, n)
         samples = recording.samples(graph, None if every else n * passes(graph, cover))
         if stopping and n < n_real:
             looks.append(look(meta_policy, n, samples, stopping))
@@ -283,7 +283,7 @@ def _condition(
     placed = replace(recording, x=spec.placed(recording.x))
     findings = examine(placed, graph, meta_policy.estimator, spec.obs_names)
     D_real = _densities(meta_policy, samples, findings)
-    likeness = _doubted(likeness_of(meta_policy, seen), findings)
+    likeness = _doubted(likeness_of(meta_policy, first), findings)
     if refuse and likeness.verdict == REFUSED:
         raise UnlikeSimulatorsError(
             expected="a world like the simulators",
@@ -292,6 +292,7 @@ def _condition(
         )
     used = torch.tensor([len(x) for x in samples])
     policy = meta_policy.condition(D_real, used)
+    seen = Collection.of(recording, graph, cover, len(recording)) if every else first
     edges, recording = check_edges(meta_policy, policy, seen, recording)
     if refuse and edges.verdict == REFUSED:
         raise UnlikeSimulatorsError(

@@ -255,6 +255,19 @@ def test_a_log_of_other_sequences_is_judged_by_its_densities(grid_policy):
     assert told.p <= 0.01, told
 
 
+def test_a_log_of_which_every_reading_is_used_is_judged_by_the_first(grid_policy):
+    """Densities are of twice as many readings as simulators are scored with; scores are for those."""
+    theta = torch.tensor([0.1, 0.2, 0.5], dtype=torch.float64)
+    world = make_family("grid").world(theta, Seed.root(5).generator())
+    log = Collector(world, grid_policy.problem.graph, grid_policy.cover).until(2 * grid_policy.n_real)
+    first, every = (deploy_recorded(grid_policy, log, every_reading=every) for every in (False, True))
+    assert bool((every.used == 2 * first.used).all()) and every.likeness == first.likeness
+    assert first.likeness.verdict == CONSISTENT and not every.as_trained
+    odd = replace(log, x=log.x.flip(-1))
+    with pytest.raises(UnlikeSimulatorsError, match="refused"):
+        deploy_recorded(grid_policy, odd, every_reading=True)
+
+
 def swapped_axes(policy, scores):
     """What is said of a world with swapped axes, with so many scores."""
     few = replace(policy.reference, scores=policy.reference.scores[:scores])
