@@ -46,7 +46,7 @@ SHIPPED = PACKAGE / "conf"  # of a wheel, which has a clone's conf/ (setup.py)
 CONF = SHIPPED if SHIPPED.is_dir() else PACKAGE.parent / "conf"
 SHARED = CONF / "run"  # experiments and settings of a run, for every command that makes runs
 NAMED = ("env", "net", "world", "encoder")  # groups whose options need no file
-NOT_DECIMAL = r"[-+]?(0[0-7_]+|[1-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)"  # octal and sexagesimal numbers of YAML 1.1
+NOT_DECIMAL = r"[-+]?(0([0-7_]+|x[0-9a-fA-F_]+|b[01_]+)|[1-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)"  # of YAML 1.1
 SHOWN = r"-c(?![pnd])|--cf|-i|--in"  # --cfg and --info of Hydra: a configuration is shown, and nothing is done
 
 
@@ -248,14 +248,14 @@ def script(
 
 
 def require_decimal_numbers(hydra_says: HydraConf) -> None:
-    """Raises SettingError for numbers in files that YAML reads as others than people do: 1:40 is 100, 0100 is 64."""
+    """Raises SettingError for numbers in files that YAML reads in another base: 1:40 and 0x64 are 100, 0100 is 64."""
     for path in _files(hydra_says):
         for token in scan(path.read_text(encoding="utf-8")):
             if isinstance(token, ScalarToken) and token.plain and re.fullmatch(NOT_DECIMAL, token.value):
                 raise SettingError(
                     expected="decimal numbers",
                     got=printable(f"{token.value} at line {token.start_mark.line + 1} of {path}"),
-                    cause="YAML counts in 60 at a colon, and in 8 after a leading 0; in quotes it is text",
+                    cause="YAML counts in 60 at a colon, and in 8, 16 or 2 after a leading 0; in quotes it is text",
                 )
 
 

@@ -153,6 +153,8 @@ def test_what_is_wrong_is_one_line(run, tmp_path, arguments, line):
         ("# @package _global_\nbudget: {n_dist: 1:40}\n", "got 1:40 at line 2 of"),
         ("# @package _global_\nbudget:\n  n_dist: 0100\n", "got 0100 at line 3 of"),
         ("# @package _global_\nseed: -12:30:00\n", "got -12:30:00 at line 2 of"),
+        ("# @package _global_\nbudget:\n  n_dist: 0x64\n", "got 0x64 at line 3 of"),
+        ("# @package _global_\nseed: 0b11\n", "got 0b11 at line 2 of"),
         ("\xef\xbb\xbf# @package _global_\nseed: 3\n", "first line is '# @package _global_'; got keys below 'experim"),
     ],
 )
@@ -166,10 +168,10 @@ def test_an_experiment_that_is_no_configuration_is_one_line(run, tmp_path, text,
 @pytest.mark.parametrize(("text", "seed"), [("30", 30), ("0", 0), ("1_000", 1000), ("1e2", None), ("3  # at 12:30", 3)])
 def test_decimal_numbers_of_a_file_are_taken_as_they_look(run, tmp_path, text, seed):
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
-    lines = f"# @package _global_\nname: '1:40'\nseed: {text}\n"
+    lines = f"# @package _global_\nname: '0x64'\nseed: {text}\n"
     (tmp_path / "conf" / "experiment" / "mine.yaml").write_text(lines)
     code, said = run("+experiment=mine", job=lambda cfg, folder, console: console.print(cfg.name, cfg.seed))
-    assert (code, said) == (0, f"1:40 {100.0 if seed is None else seed}\n")
+    assert (code, said) == (0, f"0x64 {100.0 if seed is None else seed}\n")
 
 
 def test_an_error_of_a_job_stays_its_own(run, capfd):
