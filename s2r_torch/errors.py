@@ -32,7 +32,7 @@ class SettingError(S2RError, ValueError):
 
 
 class FolderError(SettingError):
-    """A run's folder is of another configuration or version, or in use; nothing in it was touched."""
+    """A run's folder is of another configuration or version, damaged, or in use; nothing in it was touched."""
 
 
 class OtherRunError(FolderError):

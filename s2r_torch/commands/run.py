@@ -36,7 +36,7 @@ def run(cfg: DictConfig, folder: Path, console: Console) -> None:
         with LiveReporter(console) as progress, closing(workers_of(settings.workers)) as workers:
             results = execute(settings, family, folder, progress, workers)
     except FolderError:
-        raise  # that folder is another run's
+        raise  # nothing was done in it
     except BaseException as error:
         if begun(folder):
             left = unfinished(settings.name, settings.seed, type(error).__name__, finished_stages(folder))

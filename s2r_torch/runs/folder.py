@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -29,6 +30,8 @@ POLICY = "policy.safetensors"
 REPORTS = ("certificate.txt", "config.yaml", "metrics.csv", "report.html", "summary.json")
 PICTURES = ("exploration.png", "learning.png", "run.png", "value.png")
 WRITTEN = (POLICY, *REPORTS, *PICTURES)  # beside the two folders
+STAGE = re.compile(r"[a-z][\w-]*")  # names of stages
+DAMAGED = "a damaged file; delete it, and the stage is done again"
 MOST_TOLD = 6  # differences that a message lists
 
 
@@ -55,7 +58,7 @@ class RunFolder:
 
     Raises:
         OtherRunError: the folder holds stages of another configuration or version; it names what differs.
-        FolderError: no run was begun in it, and there are files that this one would write over.
+        FolderError: no run was begun in it, and there are files that this one would write over; or a stage is damaged.
     """
 
     def __init__(self, path: Path, origin: Mapping[str, Any], codec: Codec):
@@ -63,6 +66,7 @@ class RunFolder:
         place = self.path / STAGES / ORIGIN
         if begun(self.path):
             self._require_same(_origin(place), origin)
+            self._require_whole()
         else:
             self._require_free()
             write_json(place, origin)
@@ -90,11 +94,8 @@ class RunFolder:
                 tuple(header["warnings"]),
             )
         except (KeyError, CheckpointError) as error:
-            raise CheckpointError(
-                expected=f"the stage {stage} in {place}",
-                got=str(error),
-                cause="a damaged file; delete it, and the stage is done again",
-            ) from error
+            expected = f"the stage {stage} in {printable(place)}"
+            raise CheckpointError(expected=expected, got=str(error), cause=DAMAGED) from error
 
     def save(self, stage: str, digest: str, finished: Finished) -> None:
         """Keeps a finished stage; its unfinished fits are not needed any more."""
@@ -139,6 +140,15 @@ class RunFolder:
                 got=f"one without a run, and with {', '.join(there)}, which the run would write over",
                 cause="a folder of something else, or of a run whose stages were deleted; choose a fresh one",
             )
+
+    def _require_whole(self) -> None:
+        """Reads all stages before one is done, and before the policy of an earlier one takes a later one's place."""
+        for file in _stages(self.path):
+            try:
+                tensors.read(file)
+            except CheckpointError as error:
+                got = f"{error.got} (expected {error.expected})"
+                raise FolderError(expected=f"a whole stage {file.stem}", got=got, cause=DAMAGED) from error
 
     def _require_same(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         unlike = differences(before, now)
@@ -205,9 +215,14 @@ def begun(path: Path) -> bool:
 
 def finished_stages(path: Path) -> dict[str, dict]:
     """Stage -> episodes and steps by purpose, and seconds, of a folder's stages in the order of their ending."""
-    files = sorted((path / STAGES).glob("*.safetensors"), key=lambda file: file.stat().st_mtime_ns)
+    files = sorted(_stages(path), key=lambda file: file.stat().st_mtime_ns)
     headers = {file.stem: tensors.header(file) for file in files}
     return {name: {key: header[key] for key in ("episodes", "steps", "seconds")} for name, header in headers.items()}
+
+
+def _stages(path: Path) -> list[Path]:
+    """The stages' files; others that lie beside them, such as a copy of a file manager's, are nobody's."""
+    return [file for file in (path / STAGES).glob("*.safetensors") if STAGE.fullmatch(file.stem)]
 
 
 def write_json(path: Path, values: object) -> None:

@@ -1,6 +1,7 @@
 """Whole runs at smoke size: what they write, that they repeat bit by bit, and what they say when things go wrong."""
 
 import json
+import shutil
 from collections import Counter
 from dataclasses import replace
 from io import StringIO
@@ -318,6 +319,23 @@ def test_a_folder_of_another_run_is_refused_by_name_and_left_as_it_is(finished, 
     with pytest.raises(FolderError, match="code"):
         grid_run(folder=folder)
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("stage", ["train", "compare", "evaluate"])
+def test_a_folder_with_a_damaged_stage_is_refused_and_left_as_it_is(finished, folder, tmp_path, stage):
+    """Its policy holds what later stages found; those before the damaged one would write it without."""
+    again = shutil.copytree(folder, tmp_path / "again")
+    (again / "stages" / "._train.safetensors").write_bytes(b"of another system")
+    damaged = again / "stages" / f"{stage}.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    before = {path: path.read_bytes() for path in again.rglob("*") if path.is_file()}
+    with pytest.raises(FolderError, match=rf"a whole stage {stage}; .*{stage}\.safetensors.*: .*delete it"):
+        grid_run(folder=again)
+    assert before == {path: path.read_bytes() for path in again.rglob("*") if path.is_file()}
+    damaged.unlink()
+    assert {*finished_stages(again)} == {*finished_stages(folder)} - {stage}
+    assert without_seconds(grid_run(folder=again)) == without_seconds(finished)
+    assert (again / "policy.safetensors").read_bytes() == (folder / "policy.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["report.html", "config.yaml", "run.png", "policy.safetensors"])
