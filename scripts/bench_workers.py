@@ -36,6 +36,7 @@ class Timed:
     """This process, with a stop-watch."""
 
     cpu_seconds: float = 0.0
+    threads: int = 1
     maps: list[list[float]] = field(default_factory=list)  # CPU seconds of every task of every map
     moved: int = 0  # bytes
     packing: float = 0.0  # CPU seconds that measuring bytes took

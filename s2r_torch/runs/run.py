@@ -52,6 +52,7 @@ from s2r_torch.runs.results import (
 )
 from s2r_torch.runs.settings import RunSettings
 from s2r_torch.workers.engines import SERIAL, Workers
+from s2r_torch.workers.threads import threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,9 +135,8 @@ def execute(
         SettingError: the family cannot travel to workers.
     """
     require_family("family", family)
-    require_having(
-        "workers", workers, ("map", "start", "close"), "workers, such as s2r_torch.workers.choice.workers_of(2)"
-    )
+    asked = ("map", "start", "close", "threads")
+    require_having("workers", workers, asked, "workers, such as s2r_torch.workers.choice.workers_of(2)")
     if progress is not None:
         require_progress(progress)
     known_class(settings, family)  # these refuse what cannot be, before anything is drawn
@@ -278,7 +278,7 @@ class Stages:
         board = self._folder.path if self._folder and self.settings.trainer.tensorboard else None
         context = Context(self.settings, self.family, shown, ledger, fits, board, self._workers, self.attempt)
         wall, cpu = time.perf_counter(), self._cpu_seconds()
-        with noted_warnings() as warned:
+        with noted_warnings() as warned, threads(self._workers.threads):
             result = stage(context, *earlier)
         took = time.perf_counter() - wall, self._cpu_seconds() - cpu
         return Finished(result, dict(ledger.counts), dict(ledger.steps), *took, tuple(shown.rows), tuple(warned))

@@ -4,6 +4,7 @@ engines     what workers are: tasks, shared values and payloads in; results out,
 parcels     how tasks and values travel: functions by name, tensors as plain memory, never a closure
 processes   processes of this machine (joblib)
 cluster     many machines (Ray)
+threads     what this process does itself while they wait
 choice      workers by what a person writes
 simulators  parts of many simulators as payloads; their episodes come back counted
 

@@ -30,7 +30,7 @@ class Cluster:
             raise SettingError(
                 expected="the package ray for workers=ray", got="none", cause="install the extra: pip install '.[ray]'"
             ) from error
-        self._ray, self.cpu_seconds = ray, 0.0
+        self._ray, self.cpu_seconds, self.threads = ray, 0.0, 1
         self._begun = not ray.is_initialized()
         if self._begun:
             with our_signals():  # Ray puts a handler of SIGTERM in, which ends the process with code 15

@@ -26,6 +26,7 @@ class Workers(Protocol):
     """Whoever does tasks."""
 
     cpu_seconds: float  # that tasks took in other processes, so far
+    threads: int  # that this process may have while they wait for it (threads.py)
 
     def map(self, task: Task, shared: Any, payloads: Sequence[Any], hear: Tell = unheard) -> Generator[Any, None, None]:
         """The results of a task for every payload, in their order, each exactly once; closed, the rest is let go.
@@ -55,7 +56,7 @@ class Workers(Protocol):
 class Serial:
     """This process: the reference that all others agree with to the bit."""
 
-    cpu_seconds = 0.0
+    cpu_seconds, threads = 0.0, 1
 
     def map(self, task: Task, shared: Any, payloads: Sequence[Any], hear: Tell = unheard) -> Generator[Any, None, None]:
         """See `Workers`; nothing travels, and nothing is copied."""

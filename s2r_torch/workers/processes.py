@@ -45,7 +45,7 @@ class Processes:
         int(os.environ.get(LIMIT, "1"))
         if "loky" not in BACKENDS:
             raise ValueError("no processes, but threads")
-        self.count, self.cpu_seconds = count, 0.0
+        self.count, self.threads, self.cpu_seconds = count, count, 0.0
         self._starting: Generator[Any, None, None] | None = None
 
     def map(self, task: Task, shared: Any, payloads: Sequence[Any], hear: Tell = unheard) -> Generator[Any, None, None]:

@@ -82,7 +82,7 @@ def test_a_node_killed_in_the_middle_changes_nothing(cluster, local):
 class Striking(Silent):
     """A cluster that loses a node in the middle of every stage that hands work on."""
 
-    cpu_seconds = 0.0
+    cpu_seconds, threads = 0.0, 1
 
     def __init__(self, cluster, local):
         self.cluster, self.local, self.now, self.struck = cluster, local, "", []

@@ -27,6 +27,7 @@ from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.nets.steps import Step
 from s2r_torch.predictors.registry import register
 from s2r_torch.problem import Problem
+from s2r_torch.workers.threads import in_threads
 
 if TYPE_CHECKING:
     from s2r_torch.predictors.training.data import TrainingData
@@ -124,19 +125,21 @@ class LookupNet(StatisticsNet):
         several, (H, xi) = seen(data.D, **dict.fromkeys(shapes, True)), (graph.horizon, graph.num_states)
         always, *more = several.split([several.shape[1] - H * len(ways(d)) - xi * d, H * len(ways(d)), xi * d], 1)
 
-        def told(*chosen: bool) -> float:
+        def told(chosen: tuple[bool, ...]) -> float:
             some = [part for part, taken in zip(more, chosen, strict=True) if taken]
             return Regression(torch.cat([always, *some], 1)).explained(paid) - TOLD * sum(chosen)
 
         possible = [(False, True) if name in undecided else (settings.get(name, False),) for name in shapes]
-        best = max(itertools.product(*possible), key=lambda chosen: told(*chosen))
+        choices = [*itertools.product(*possible)]
+        best = max(zip(choices, in_threads(told, choices), strict=True), key=lambda pair: pair[1])[0]
         settings |= {name: True for name, taken in zip(shapes, best, strict=True) if taken and name in undecided}
         if "places" in undecided and data.fewer:
             fewest = data.fewer[min(data.fewer)]
             count = min(PLACES, max(FEW_PLACES, LOOKED_AT // graph.num_states))
             without, places = seen(fewest), places_between(centres(data.D, grid), count).float()
             agreed = agreement(fewest.to(torch.float32), places, grid)[:, None]
-            told_by = [Regression(features).explained(paid) for features in (without, torch.cat([without, agreed], 1))]
+            both = (without, torch.cat([without, agreed], 1))
+            told_by = [*in_threads(lambda features: Regression(features).explained(paid), both)]
             settings["places"] = count if told_by[1] - told_by[0] > TOLD else 0
         return settings
 

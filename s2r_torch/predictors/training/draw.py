@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from s2r_torch.predictors.training.settings import TrainingSettings
+from s2r_torch.rng import Seed
+
 MOST = 0.25  # share of a batch at the most readings, which policies are judged at
 
 
@@ -17,6 +20,16 @@ class Draw:
     weight: Tensor  # [F, B]
     batched: int  # the first ones
     levels: int  # numbers of readings per simulator: R = levels B rows
+
+    @staticmethod
+    def of(members: int, count: int, levels: int, settings: TrainingSettings, seed: Seed) -> Draw:
+        """Holds simulators out, and draws a Bayesian bootstrap over simulators where that is wanted."""
+        held_out = int(settings.held_out * count)
+        weight = torch.ones(members, count, dtype=torch.float32)
+        if settings.bootstrap:
+            uniform = torch.rand(members, count, generator=seed.child("bootstrap").generator(), dtype=torch.float32)
+            weight = -uniform.clamp(min=1e-12).log()
+        return Draw(weight, count - (held_out if held_out > 1 else 0), levels)
 
     @property
     def count(self) -> int:

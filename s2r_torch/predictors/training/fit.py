@@ -16,16 +16,18 @@ everything else: one the fit, one each layer in work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path as FilePath
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from s2r_torch.density.patches import all_rows
 from s2r_torch.encoders.regression import Regression
+from s2r_torch.predictors.ensemble import users_code
 from s2r_torch.predictors.nets.lipschitz_estimate import pairwise_lipschitz
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.training.data import TrainingData
@@ -49,6 +51,9 @@ from s2r_torch.predictors.training.targets import (
 from s2r_torch.predictors.training.work import Bench, Check, FittedLayer, Step, Work, fit_layer
 from s2r_torch.rng import Seed
 from s2r_torch.workers.engines import SERIAL, Made, Workers
+from s2r_torch.workers.threads import in_threads
+
+Result = TypeVar("Result")
 
 UNEXPLAINED = 0.1  # share of the variance of mean rewards between simulators that may be left so
 NEAR = 0.05  # root mean squared error of mean rewards that is no reason for a further round
@@ -150,7 +155,7 @@ class _Fit:
         self.rows = torch.arange(len(self.scarcity))  # L levels of B simulators each
         by_level = zip(levels.values(), self.scarcity.split(count), strict=True)
         self.summary = torch.cat([net.standardised(D, scarcity) for D, scarcity in by_level])
-        self.draw = _draw(net.size, count, len(levels), settings, seed)
+        self.draw = Draw.of(net.size, count, len(levels), settings, seed)
         self.payments = Payments.of(data, self.graph.num_actions)
         V_hat = torch.zeros(net.size, len(self.rows), self.graph.num_states, dtype=torch.float32)
         self.memory = Memory.blank(V_hat, self.graph.horizon)
@@ -233,11 +238,15 @@ class _Fit:
             return found
         for h, states in layers.items():
             found[:, :, states] = self._missed(h)
-        for rows in self.rows.split(count):  # level by level
+
+        def told(rows: Tensor) -> list[Tensor]:
             looks = Regression(self.summary[rows].double())
-            for states in layers.values():
-                told = told_of_rest(found[:, rows[:, None], states].double(), looks)
-                found[:, rows[:, None], states] = told.float()
+            return [told_of_rest(found[:, rows[:, None], states].double(), looks) for states in layers.values()]
+
+        by_level = self.rows.split(count)
+        for rows, parts in zip(by_level, in_threads(told, by_level), strict=True):
+            for states, part in zip(layers.values(), parts, strict=True):
+                found[:, rows[:, None], states] = part.float()
         return found
 
     def _missed(self, layer: int) -> Tensor:
@@ -252,9 +261,12 @@ class _Fit:
     def _said(self, layer: int, rows: Tensor, columns: Tensor) -> Iterator[Tensor]:
         """What networks say of rewards at columns [S, c] of these rows, some at a time: [F, k, S, c, A] in [0, 1]."""
         view = self._view(layer)
-        for few in rows.split(FEW):
+
+        def of_some(few: Tensor) -> Tensor:
             seen = view.at(self.rewards, few, columns.flatten().expand(len(few), -1))
-            yield seen.q(self.rewards, layer).clamp(0, 1).unflatten(2, columns.shape)
+            return seen.q(self.rewards, layer).clamp(0, 1).unflatten(2, columns.shape)
+
+        return self._each(of_some, rows.split(FEW))
 
     @torch.no_grad()
     def _induct(self) -> None:
@@ -262,15 +274,25 @@ class _Fit:
         leaving = []
         for layer in range(self.graph.horizon - 1, -1, -1):
             states = self.graph.states_of(layer)
-            view, targets = self._view(layer), self._values(layer)
-            columns = self._valued(layer)
             leaving.append(torch.zeros(len(self.rows), len(states), self.graph.num_actions, dtype=torch.float32))
-            for rows in self.rows.split(FEW):
-                seen = view.at(self.rewards, rows, columns.flatten().expand(len(rows), -1))
-                Q_hat = targets.of_seen(seen)[0].unflatten(2, columns.shape)
-                self.memory.V_hat[:, rows[:, None], states] = Q_hat.amax(-1).mean(-1)
-                leaving[-1][rows] = best_shares(Q_hat, CLOSE).mean((0, 3))
+            for rows, best, shares in self._promised(layer):
+                self.memory.V_hat[:, rows[:, None], states], leaving[-1][rows] = best, shares
         self.memory.walked = self.graph.walked(leaving[::-1])
+
+    def _promised(self, layer: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Of some rows [k] at a time: V_hat [F, k, S] of a layer's states, and shares [k, S, A] of the best actions."""
+        view, targets, columns = self._view(layer), self._values(layer), self._valued(layer)
+
+        def of_some(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            seen = view.at(self.rewards, rows, columns.flatten().expand(len(rows), -1))
+            Q_hat = targets.of_seen(seen)[0].unflatten(2, columns.shape)
+            return rows, Q_hat.amax(-1).mean(-1), best_shares(Q_hat, CLOSE).mean((0, 3))
+
+        return self._each(of_some, self.rows.split(FEW))
+
+    def _each(self, task: Callable[[Tensor], Result], items: Iterable[Tensor]) -> Iterator[Result]:
+        """map(task, items), of several at once where this process has threads for them."""
+        return (map if users_code(self.net) else in_threads)(task, items)
 
     @torch.no_grad()
     def shortfall(self) -> Shortfall:
@@ -366,13 +388,3 @@ def _copy(net: Net) -> Net:
     for mine, theirs in zip(copy.parameters(), net.parameters(), strict=True):
         mine.requires_grad_(theirs.requires_grad)
     return copy
-
-
-def _draw(members: int, count: int, levels: int, settings: TrainingSettings, seed: Seed) -> Draw:
-    """Holds simulators out, and draws a Bayesian bootstrap over simulators where that is wanted."""
-    held_out = int(settings.held_out * count)
-    weight = torch.ones(members, count, dtype=torch.float32)
-    if settings.bootstrap:
-        uniform = torch.rand(members, count, generator=seed.child("bootstrap").generator(), dtype=torch.float32)
-        weight = -uniform.clamp(min=1e-12).log()
-    return Draw(weight, count - (held_out if held_out > 1 else 0), levels)
