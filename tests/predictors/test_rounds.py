@@ -16,7 +16,7 @@ from s2r_torch.predictors.training.data import TrainingData
 from s2r_torch.predictors.training.fit import Listener, fit
 from s2r_torch.predictors.training.settings import TrainingSettings
 from s2r_torch.predictors.training.shortfall import spread, unexplained
-from s2r_torch.predictors.training.targets import Payments, Values, View, best_shares, told_of_rest
+from s2r_torch.predictors.training.targets import Payments, Rewards, Values, View, best_shares, told_of_rest
 from s2r_torch.rng import Seed
 
 FEW_STEPS = TrainingSettings(
@@ -79,6 +79,42 @@ def paid_by_theta(where, count=24):
 
     samples = tuple(map(tried, where.graph.layer.tolist()))
     return TrainingData(D * (0.5 + theta[:, None, None]), samples)
+
+
+def watch(monkeypatch, thing, method, results):
+    """Keeps what a method returns."""
+    ask = getattr(thing, method)
+    monkeypatch.setattr(thing, method, lambda *given: (results.append(ask(*given)), results[-1])[1])
+
+
+def test_targets_of_held_out_simulators_are_found_once_and_our_networks_need_no_noise(monkeypatch):
+    where, asked = problem("line"), []
+    watch(monkeypatch, Rewards, "of_seen", asked)
+    monkeypatch.setattr(Seed, "as_global", None)
+    settings = replace(FEW_STEPS, steps=5, rounds=1, held_out=0.125)
+    fit(make_net("lookup", where, members=2), paid_by_theta(where), settings, Seed.root(3))
+    assert [len(paid[0]) for paid, _ in asked] == [8, 3, 8, 8, 8, 8]  # a batch, three simulators held out, batches
+
+
+@pytest.mark.parametrize("varying", [0, 1, 2])
+@pytest.mark.parametrize("name", ["lookup", "cones"])
+def test_a_teacher_is_asked_of_states_whose_rewards_vary(name, varying, monkeypatch):
+    """Targets are those of one that is asked everywhere, of none, some and all of the states."""
+    where, asked = problem("line"), []
+    net, data, g = make_net(name, where, members=2), paid_by_theta(where), torch.Generator().manual_seed(0)
+    states, D, (xi, A) = where.graph.states_of(1), data.D.float(), where.graph.next_state.shape
+    view = View(data.columns(states).x, D[:, states], net.standardised(D), net.scarcity(None).expand(len(D)))
+    payments = Payments(torch.zeros(xi, A, dtype=torch.bool), torch.rand(xi, A, generator=g))
+    payments.varies[states[:varying], 1] = True
+    V_hat = torch.rand(2, len(D), xi, generator=g) / 4
+    targets = Values.of(net, payments, V_hat, torch.ones(len(D), xi), 1, 8)
+    seen = view.at(net, torch.tensor([3, 7, 11]), torch.tensor([[0, 9, 12], [4, 15, 2], [8, 9, 1]]))
+    said = seen.q(net, 1).clamp(0, 1)
+    rewards = torch.where(targets.varies[seen.columns], said, targets.constant[seen.columns])
+    wanted = rewards + targets.beside[:, seen.rows[:, None], targets.state[seen.columns]]
+    watch(monkeypatch, net.steps[1], "forward", asked)
+    torch.testing.assert_close(targets.of_seen(seen)[0], wanted.clamp(0, 1))
+    assert sum(q[0, ..., 0].numel() for q in asked) == [0, 4, 9][varying]
 
 
 def test_teacher_and_net_look_at_a_batch_with_one_look_up(monkeypatch):

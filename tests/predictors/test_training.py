@@ -477,7 +477,8 @@ def test_held_out_risks_are_of_simulators_that_no_batch_uses(monkeypatch):
             if done == 7:
                 net, D, states = fits[-1].net, data.D[14:].float(), where.graph.states_of(2)
                 wanted = torch.zeros(2, dtype=torch.float64)
-                for row, columns in enumerate(fits[-1]._seen()[1].tolist()):
+                looked_at = torch.cat([seen.columns for seen, _ in fits[-1]._held_out])
+                for row, columns in enumerate(looked_at.tolist()):
                     for s, i in (divmod(column, 6) for column in columns):
                         sample, one = data.samples[states[s]], D[row : row + 1]
                         x, a = sample.x[14 + row, i][None, None], int(sample.actions[14 + row, i])

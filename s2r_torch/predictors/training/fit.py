@@ -223,7 +223,7 @@ class _Fit:
         """What the median member misses of a layer's mean rewards, on held-out simulators, and their variance."""
         states, rows = self.graph.states_of(layer), self.draw.held_out(1)
         targets, columns = Rewards.of(self.data, self.payments, states), torch.arange(self._view(layer).x.shape[1])
-        by_state = torch.cat([*self._said(layer, rows, columns.view(len(states), -1))], 1)
+        by_state = self._said(layer, rows, columns.view(len(states), -1))
         paid, tried = (part.unflatten(1, (len(states), -1)) for part in (targets.paid, targets.tried))
         return float(unexplained(by_state, paid[rows], tried[rows]).median()), spread(paid, tried)
 
@@ -254,19 +254,28 @@ class _Fit:
         states = self.graph.states_of(layer)
         targets = Rewards.of(self.data, self.payments, states)
         paid, tried = (part.unflatten(1, (len(states), -1)).sum(2) for part in (targets.paid, targets.tried))
-        said = [part.mean(3) for part in self._said(layer, self.rows, self._valued(layer))]
-        left = (paid / tried.clamp(min=1)).repeat(self.draw.levels, 1, 1) - torch.cat(said, 1)
+        said = self._said(layer, self.rows, self._valued(layer), lambda q: q.mean(3))
+        left = (paid / tried.clamp(min=1)).repeat(self.draw.levels, 1, 1) - said
         return torch.where(tried.repeat(self.draw.levels, 1, 1) > 0, left, 0)
 
-    def _said(self, layer: int, rows: Tensor, columns: Tensor) -> Iterator[Tensor]:
-        """What networks say of rewards at columns [S, c] of these rows, some at a time: [F, k, S, c, A] in [0, 1]."""
-        view = self._view(layer)
+    def _said(
+        self, layer: int, rows: Tensor, columns: Tensor, made_of: Callable[[Tensor], Tensor] = lambda q: q
+    ) -> Tensor:
+        """What networks say of rewards at columns [S, c] of rows [k], or what is made of it: [F, k, S, c, A] in [0, 1].
+
+        0 at states whose rewards never vary, which nobody asks them about.
+        """
+        view, told = self._view(layer), self.payments.varies[self.graph.states_of(layer)].any(1)
+        columns = columns[told]
 
         def of_some(few: Tensor) -> Tensor:
             seen = view.at(self.rewards, few, columns.flatten().expand(len(few), -1))
-            return seen.q(self.rewards, layer).clamp(0, 1).unflatten(2, columns.shape)
+            return made_of(seen.q(self.rewards, layer).clamp(0, 1).unflatten(2, columns.shape))
 
-        return self._each(of_some, rows.split(FEW))
+        said = torch.cat([*self._each(of_some, rows.split(FEW))], 1)
+        found = said.new_zeros(*said.shape[:2], len(told), *said.shape[3:])
+        found[:, :, told] = said
+        return found
 
     @torch.no_grad()
     def _induct(self) -> None:

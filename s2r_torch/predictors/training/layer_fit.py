@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
+from s2r_torch.predictors.ensemble import users_code
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.training.draw import Draw
 from s2r_torch.predictors.training.settings import TrainingSettings
 from s2r_torch.predictors.training.snapshots import Snapshots, layer_weights
-from s2r_torch.predictors.training.targets import CLOSE, FEW, Targets, View
+from s2r_torch.predictors.training.targets import CLOSE, FEW, Known, Seen, Targets, View
 from s2r_torch.rng import Seed
 
 CHECKS = 20  # times a fit that held-out risks are looked at
@@ -67,6 +70,7 @@ class LayerFit(LightningModule):
         self.net, self.layer, self.view, self.targets, self.draw = net, layer, view, targets, draw
         self.settings, self.seed, self.ears = settings, seed, ears
         self.steps, self.start = steps, 0
+        self.noisy = users_code(net)
         self.weight = draw.weight
         self.moments: dict[int, dict[str, Tensor]] = {}  # Adam's, by the number of a parameter
         self.snapshots = Snapshots(steps, settings.snapshots)
@@ -92,8 +96,9 @@ class LayerFit(LightningModule):
 
     def training_step(self, number: int) -> Tensor:
         rows, columns = self._batch(int(number))
-        with self.seed.child("noise", int(number)).as_global(self.device):  # of Dropout and the like in users' modules
-            squares = self._squares(rows, columns)
+        noise = self.seed.child("noise", int(number))  # of Dropout and the like in users' modules
+        with noise.as_global(self.device) if self.noisy else nullcontext():
+            squares = self._squares(self.view.at(self.net, rows, columns))
         loss = (squares.mean(-1) * self.weight[:, rows % self.draw.count]).mean(-1)  # [F]
         if self.logger is not None:
             self.log_dict({"train/bellman_risk": loss.mean().detach(), "train/layer": float(self.layer)})
@@ -132,9 +137,7 @@ class LayerFit(LightningModule):
     @torch.no_grad()
     def _check(self, done: int) -> None:
         """Shows the members' states, and their risks on the simulators held out, to the snapshots."""
-        rows, columns = self._seen()
-        parts = zip(rows.split(FEW), columns.split(FEW), strict=True)
-        risks = torch.cat([self._squares(*part).mean(2) for part in parts], 1)  # [F, L b]
+        risks = torch.cat([self._squares(*part).mean(2) for part in self._held_out], 1)  # [F, L b]
         risks = risks.unflatten(1, (self.draw.levels, -1)).mean(1)  # levels of one simulator are no further ones
         weights = layer_weights(self.net, self.layer)
         self.snapshots.look(done, weights, risks)
@@ -146,17 +149,19 @@ class LayerFit(LightningModule):
             self.net.require_finite(self.snapshots.stacked())
         self.ears.on_check(done, risks.mean(1).double().cpu())
 
-    def _seen(self) -> tuple[Tensor, Tensor]:
-        """The rows [k] held out, and the columns [k, c] of each that checks look at: always the same ones."""
+    @cached_property
+    def _held_out(self) -> list[tuple[Seen, Known]]:
+        """What checks look at, some rows [k] held out at a time and columns [k, c] of each: always the same ones."""
         rows = self.draw.held_out(self.draw.levels)
         columns = self.targets.pick(rows, SEEN, self.seed.child("held-out").generator())
         device = self.view.summary.device
-        return rows.to(device), columns.to(device)
+        parts = zip(rows.to(device).split(FEW), columns.to(device).split(FEW), strict=True)
+        seen = [self.view.at(self.net, *part) for part in parts]
+        return [(some, self.targets.of_seen(some)) for some in seen]
 
-    def _squares(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def _squares(self, seen: Seen, targets: Known | None = None) -> Tensor:
         """Squared errors [F, k, c], over the actions whose targets are known: their mean, or of the one tried."""
-        seen = self.view.at(self.net, rows, columns)
-        value, known = self.targets.of_seen(seen)
+        value, known = self.targets.of_seen(seen) if targets is None else targets
         squares = (seen.q(self.net, self.layer) - value).square()
         return squares.mean(-1) if known is None else (squares * known).sum(-1)
 

@@ -69,6 +69,13 @@ class Seen:
         view, (local, x) = self.view, self._local
         return net.raw_q(layer, view.summary[self.rows], local, x, view.scarcity[self.rows])
 
+    def q_of(self, net: Net, layer: int, some: Tensor) -> Tensor:
+        """What a net says of those that `some` [k, c] bool says: [F, m, A]."""
+        view, (local, x), step = self.view, self._local, net.steps[layer]
+        prepared = step.prepare(view.summary[self.rows], view.scarcity[self.rows], net.constants())
+        alone = prepared.part(slice(None), some.nonzero()[:, 0])  # a row for each
+        return step(alone, local[some][:, None], net.scaled_x(x[some][:, None]))[:, :, 0]
+
     @cached_property
     def _local(self) -> tuple[Tensor, Tensor]:
         """Densities looked up [k, c, S], and readings [k, c, d]."""
@@ -76,6 +83,9 @@ class Seen:
         x = view.x[(here % len(view.x))[:, None], self.columns.cpu()]
         device = view.summary.device
         return self.like.looked_up(view.D, x, here).to(device), x.to(device)
+
+
+Known = tuple[Tensor, Tensor | None]  # values [F or 1, k, c, A] of samples; which of them are known, or None for all
 
 
 class Targets(Protocol):
@@ -88,7 +98,7 @@ class Targets(Protocol):
     def pick(self, rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
         """Random columns [k, count] of rows [k], those that matter most the most often."""
 
-    def of_seen(self, seen: Seen) -> tuple[Tensor, Tensor | None]:
+    def of_seen(self, seen: Seen) -> Known:
         """Values [F or 1, k, c, A] of some samples; and which of them are known, or None for all."""
 
     def to(self, device: torch.device) -> Targets:
@@ -144,7 +154,7 @@ class Rewards:
         none = tells.sum(-1, keepdim=True) == 0  # a simulator that tells nothing is asked all the same, and ignored
         return torch.multinomial(tells + none, count, replacement=True, generator=generator)
 
-    def of_seen(self, seen: Seen) -> tuple[Tensor, Tensor | None]:
+    def of_seen(self, seen: Seen) -> Known:
         b, columns = (seen.rows % len(self.paid))[:, None], seen.columns
         return self.paid[b, columns][None], self.tried[b, columns]
 
@@ -193,11 +203,15 @@ class Values:
         return state * n + torch.randint(n, state.shape, generator=generator)
 
     @torch.no_grad()
-    def of_seen(self, seen: Seen) -> tuple[Tensor, Tensor | None]:
-        r_hat = self.constant[seen.columns]
-        if self.teacher is not None:
-            predicted = seen.q(self.teacher, self.layer).clamp(0, 1)
-            r_hat = torch.where(self.varies[seen.columns], predicted, r_hat)
+    def of_seen(self, seen: Seen) -> Known:
+        r_hat, varies = self.constant[seen.columns], self.varies[seen.columns]  # [k, c, A]
+        some = varies.any(-1)
+        if self.teacher is not None and bool(some.all()):
+            r_hat = torch.where(varies, seen.q(self.teacher, self.layer).clamp(0, 1), r_hat)
+        elif self.teacher is not None and bool(some.any()):
+            predicted = seen.q_of(self.teacher, self.layer, some).clamp(0, 1)
+            r_hat = r_hat.repeat(len(predicted), 1, 1, 1)
+            r_hat[:, some] = torch.where(varies[some], predicted, r_hat[:, some])
         return (r_hat + self.beside[:, seen.rows[:, None], self.state[seen.columns]]).clamp(0, 1), None
 
     def to(self, device: torch.device) -> Values:
