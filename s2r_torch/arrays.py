@@ -25,6 +25,21 @@ def unmasked(x: object) -> np.ndarray:
     return np.asarray(x)
 
 
+def real_tensor(values: object) -> Tensor:
+    """Numbers of tensors, arrays and lists, as a float64 tensor on the CPU that nobody else has.
+
+    Raises:
+        ValueError: they are no real numbers, or nobody can look at them.
+    """
+    try:
+        found = unmasked(values)
+        if found.dtype.kind not in "iufb":
+            raise TypeError(f"{found.dtype} of shape {list(found.shape)}")
+        return torch.from_numpy(found.astype(np.float64, order="C"))  # a copy
+    except (RuntimeError, TypeError, ValueError) as error:  # NumPy's words, and torch's of the device meta
+        raise ValueError(f"{type(values).__name__}: {error}") from error
+
+
 class Shaped(Protocol):
     """A tensor, or what stands for one."""
 

@@ -25,6 +25,7 @@ import numpy as np
 from torch import Tensor
 
 from s2r_torch.errors import SettingError
+from s2r_torch.held import faults_of
 from s2r_torch.schema.values import bound_to
 from s2r_torch.text import printable
 
@@ -136,7 +137,8 @@ def without(**meant: str) -> Callable[[type[R]], type[R]]:
 
 def require_having(name: str, value: object, parts: tuple[str, ...], kind: str) -> None:
     """Raises SettingError unless it is an object, no class, and has what every one of its kind has."""
-    missing = [part for part in parts if not hasattr(value, part)]
+    with faults_of(f"{name}: {kind}", "a part of it that raises when it is asked for"):
+        missing = [part for part in parts if not hasattr(value, part)]
     if isinstance(value, type) or missing:
         refuse_kind(name, value, kind, f"it has no {', '.join(missing)}" if 0 < len(missing) < len(parts) else "")
 

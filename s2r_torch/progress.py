@@ -8,6 +8,7 @@ from typing import Protocol
 
 from s2r_torch.errors import SettingError
 from s2r_torch.given import require_having
+from s2r_torch.held import faults_of
 
 Row = tuple[str, int, float]  # (series, step, value): one point of a curve
 
@@ -67,12 +68,24 @@ class Recorded:
 
     def __init__(self, shown: Progress):
         self.rows: list[Row] = []
-        self.stage: Callable[[str, int | None], None] = shown.stage
-        self.advance: Callable[..., None] = shown.advance
-        self.say: Callable[[str], None] = shown.say
-        self._shown = shown
+        named = (lambda method: method) if type(shown).__module__.startswith("s2r_torch.") else _named
+        self.stage: Callable[[str, int | None], None] = named(shown.stage)
+        self.advance: Callable[..., None] = named(shown.advance)
+        self.say: Callable[[str], None] = named(shown.say)
+        self._record: Callable[[str, int, float], None] = named(shown.record)
 
     def record(self, series: str, step: int, value: float) -> None:
         """One point of a curve."""
         self.rows.append((series, step, value))
-        self._shown.record(series, step, value)
+        self._record(series, step, value)
+
+
+def _named(method: Callable[..., None]) -> Callable[..., None]:
+    """A method of a user's progress, whose faults are named as what they are; its SystemExit is no end of a run."""
+    name = getattr(method, "__qualname__", type(method).__name__)
+
+    def call(*arguments: object) -> None:
+        with faults_of(f"{name} of the progress to succeed", "a fault in it, or nowhere to write to"):
+            method(*arguments)
+
+    return call

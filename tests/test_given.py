@@ -1,6 +1,7 @@
 """Objects of another kind, given to what people call: one error that says which was meant."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,6 +31,7 @@ META = policy_of()
 WORLD = GRID.world(GRID.prior(1, torch.Generator().manual_seed(0))[0], torch.Generator().manual_seed(0))
 D = spread(META.problem.grid, 9)
 ACTIONS, SEEN, LENGTH = torch.zeros(3, 4, dtype=torch.int64), torch.zeros(3, 5, 2), torch.full((3,), 5)
+LOG, THETA = Recording(ACTIONS, SEEN, LENGTH), GRID.prior(2, torch.Generator().manual_seed(0))
 X = [torch.rand(9, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in range(9)]
 
 
@@ -41,6 +43,12 @@ class Environment:
     """As gymnasium has them: its `spec` is no problem."""
 
     spec, reset, step = object(), None, None
+
+
+class Unspecified(type(GRID)):
+    @property
+    def spec(self):
+        raise RuntimeError("no box")
 
 
 CALLS = {
@@ -181,6 +189,34 @@ CALLS = {
     ),
     "no name": (lambda: register(type("Mine", (), {})), "a name for a network: .*brackets"),
     "no network": (lambda: register("mine")(type("Mine", (), {})), "a class derived from Net"),
+    "settings in order": (lambda: s2r_torch.make_family("grid", 3), "arguments of make_family: name, .*; got too many"),
+    "a family to register without a name": (lambda: s2r_torch.register_family(), "arguments of register_family: name"),
+    "a sensor of nothing": (lambda: AffineSensor(), "arguments of AffineSensor: names, .*; got missing"),
+    "a check by its number": (lambda: s2r_torch.check_family(GRID, only=3), "only: str or Collection; got int: 3"),
+    "a number of observations": (lambda: META.condition_on(3), "observations: a list of tensors; got int: 3"),
+    "no observations": (lambda: META.condition_on(None), "observations: a list of tensors; got NoneType"),
+    "scores for a reference": (lambda: replace(META, reference=3), "reference: a Reference, as runs make; got int"),
+    "theta in words": (
+        lambda: GRID.simulators("w", (0,)),
+        r"finite theta of shape \[B, 3\]: .*; got str: <U1 of shape",
+    ),
+    "no theta": (lambda: GRID.world(None, torch.Generator()), r"finite theta of shape \[3\]: .*; got NoneType"),
+    "theta of many": (
+        lambda: GRID.world(THETA, torch.Generator()),
+        r"theta of shape \[3\]: .*\[2, 3\]; .*several at once",
+    ),
+    "theta that turns": (lambda: GRID.simulators(THETA + 1j, (0, 1)), r"finite theta of .*; got Tensor: complex128"),
+    "theta nowhere": (lambda: GRID.simulators(THETA.to("meta"), (0, 1)), "finite theta of .*; got Tensor: Cannot copy"),
+    "theta of fewer than none": (lambda: GRID.prior(-1, torch.Generator()), "n >= 0, a whole number; got -1"),
+    "one recording to join": (lambda: Recording.joined(LOG), "parts: a list of recordings; got Recording"),
+    "nothing to join": (lambda: Recording.joined([LOG, None]), "parts: a list of recordings; got list"),
+    "another part of a log": (
+        lambda: replace(LOG, rewards=0),
+        "arguments of Recording: actions, x, .*; got .*'rewards'",
+    ),
+    "no networks": (lambda: RunSettings(name="a", nets={}), "at least one network in nets; got none"),
+    "an encoder without a name": (lambda: RunSettings(name="a", encoder={}), "encoder.name"),
+    "a spec that fails": (lambda: s2r_torch.check_family(Unspecified()), "family: a family; got RuntimeError: no box"),
     "no comparator": (
         lambda: register_comparator("mine")(lambda: 3),
         "label, access, fit, learner of comp",

@@ -40,7 +40,7 @@ from s2r_torch.episodes import Act, Guard, Ledger, Rollouts, rollout
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import GroundTruth, users
 from s2r_torch.families.draws import Draws
-from s2r_torch.given import refuse_kind
+from s2r_torch.given import refuse_kind, taking
 from s2r_torch.held import faults_of, untouched
 from s2r_torch.plain import as_python, is_real, require_count
 from s2r_torch.predictors.ensemble import Ensemble
@@ -313,6 +313,7 @@ def require_labels(names: Iterable[str]) -> None:
 TAKEN = ("optimal", "deployed")  # what tables call the best policy, and ours
 
 
+@taking(name=object)
 def register_comparator(name: str) -> Callable[[Any], Any]:
     """A decorator that makes a comparator known by name.
 

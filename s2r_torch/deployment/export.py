@@ -58,7 +58,7 @@ class Program(nn.Module):
 
     def forward(self, step: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         q = self.values(self.encoder(x)).index_select(0, step.clamp(0, self.horizon - 1).reshape(1))[0]
-        known = torch.isfinite(x).all(-1) & (step >= 0) & (step < self.horizon)
+        known = torch.isfinite(x).all(-1) & torch.isfinite(q).all(-1) & (step >= 0) & (step < self.horizon)
         return torch.where(known, greedy_actions(q), -1), q
 
 

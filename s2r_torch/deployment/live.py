@@ -42,7 +42,8 @@ class GuardedWorld:
     """
 
     def __init__(self, world: UnlabelledWorld, ledger: Ledger, purpose: str = "real", time_limit: float | None = None):
-        self.inner, self.ledger, self.purpose, self._limit = world, ledger, purpose, time_limit
+        self.inner, self.ledger, self.purpose = world, ledger, purpose
+        self._limit = None if time_limit is None else float(time_limit)  # a number of NumPy's is none for alarms
         self.spec, self._defaults = world.spec, defaults_now()
         at_once = getattr(world, "episodes_at_once", None)
         self.episodes_at_once = None if at_once is None else require_count("episodes_at_once", at_once)
@@ -87,8 +88,9 @@ class GuardedWorld:
             ) from error
 
     def _checked(self, x: Tensor) -> Tensor:
-        if not (isinstance(x, Tensor) and x.layout == torch.strided and x.dtype in (torch.float32, torch.float64)):
-            got = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
+        plain = isinstance(x, Tensor) and x.layout == torch.strided and not x.is_meta
+        if not (plain and x.dtype in (torch.float32, torch.float64)):
+            got = f"{x.dtype} on {x.device}" if isinstance(x, Tensor) else type(x).__name__
             raise ObservationError(
                 expected="observations as a float32 or float64 tensor",
                 got=f"{got} {self._where(0)}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -26,7 +26,7 @@ from s2r_torch.deployment.likeness import Reference
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.encoders.encoding import Encoding
 from s2r_torch.errors import ObservationError, SettingError
-from s2r_torch.given import refuse_kind, taking, without
+from s2r_torch.given import refuse_kind, require_having, taking, without
 from s2r_torch.predictors.acting import Actor, actor
 from s2r_torch.predictors.ensemble import Ensemble, greedy_actions
 from s2r_torch.problem import Problem
@@ -74,6 +74,8 @@ class MetaPolicy:
                 got=f"{self.chosen} and {self.n_real}",
                 cause="an index into the whole class instead of the survivors, or an empty budget",
             )
+        if self.reference is not None:
+            require_having("reference", self.reference, ("scores", "can_refuse"), "a Reference, as runs make")
         mine, grid = self.problem.grid, self.estimator.grid
         if grid is not mine and not same_axes(grid, mine):
             expected, cause = (
@@ -126,12 +128,10 @@ class MetaPolicy:
         many = typical(self.readings if readings is None else self._counted(readings))
         acting = self.ensemble.subset([self.chosen])
         if isinstance(D_hat, Patches) or not one:
-            evaluator = acting.evaluator(D_hat, many)
-            self._require_values(partial(evaluator.q_of, 0), (len(D_hat),))
-            return Policy(partial(evaluator.q_of, 0), self.problem, len(D_hat), encoding=self.encoding)
+            q = self._tried(partial(acting.evaluator(D_hat, many).q_of, 0), (len(D_hat),))
+            return Policy(q, self.problem, len(D_hat), encoding=self.encoding)
         alone = actor(acting.groups[0], D_hat, self.problem.graph, many)
-        self._require_values(alone.q, ())
-        return Policy(alone.q, self.problem, None, alone, self.encoding)
+        return Policy(self._tried(alone.q, ()), self.problem, None, alone, self.encoding)
 
     def _require_densities(self, D_hat: Densities, one: bool) -> None:
         """Raises ObservationError unless these are densities of every state, [xi, G] or [B, xi, G]."""
@@ -163,18 +163,18 @@ class MetaPolicy:
             )
         return readings
 
-    def _require_values(self, q: Callable[[int, Tensor], Tensor], lead: tuple[int, ...]) -> None:
-        """Raises ObservationError, with the member's name, unless its values are numbers, as seen at one reading."""
-        grid = self.problem.grid
+    def _tried(self, q: Callable[[int, Tensor], Tensor], lead: tuple[int, ...]) -> Callable[[int, Tensor], Tensor]:
+        """The same values: numbers at one reading of every step; of networks that may have none elsewhere, looked at.
+
+        Raises:
+            ObservationError: they are no numbers; it names the member.
+        """
+        looked_at, grid = partial(_finite_of, q, self.ensemble.described(self.chosen)), self.problem.grid
         middle = torch.tensor([grid.low, grid.high], dtype=torch.float64).mean(0)
         middle = self.problem.spec.widened(middle).expand(*lead, 1, -1)
         for step in range(self.problem.graph.horizon):
-            if not bool(torch.isfinite(q(step, middle)).all()):
-                raise ObservationError(
-                    expected=f"finite values of {self.ensemble.described(self.chosen)}",
-                    got=f"NaN or inf at step {step}",
-                    cause="damaged weights, or training that diverged",
-                )
+            looked_at(step, middle)
+        return q if self.ensemble.certified else looked_at
 
     @plain_torch()
     def condition_on(self, observations: Sequence[Tensor] | Recording, worlds: Sequence[str] = ()) -> Policy:
@@ -190,6 +190,8 @@ class MetaPolicy:
             observations = observations.samples(self.problem.graph, self.readings)
         if isinstance(observations, Iterator | Tensor):
             observations = list(observations)
+        if not isinstance(observations, Iterable):
+            refuse_kind("observations", observations, "a list of tensors")
         if isinstance(observations, str | Mapping) or not all(isinstance(x, Tensor) and x.ndim for x in observations):
             odd = next((x for x in observations if not isinstance(x, Tensor)), observations)
             raise ObservationError(
@@ -361,6 +363,15 @@ class Policy:
     def act(self, step: int, x: Tensor) -> Tensor:
         """Greedy actions for x [n, d] or [B, n, d]: [...] int64."""
         return greedy_actions(self.q(step, x))
+
+
+def _finite_of(q: Callable[[int, Tensor], Tensor], name: str, step: int, x: Tensor) -> Tensor:
+    """q(step, x); raises ObservationError, with the member's name, unless all of them are numbers."""
+    values = q(step, x)
+    if not bool(torch.isfinite(values).all()):
+        cause = "damaged weights, training that diverged, or a network of your own that has none at some readings"
+        raise ObservationError(expected=f"finite values of {name}", got=f"NaN or inf at step {step}", cause=cause)
+    return values
 
 
 def _readings(x: object) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 from s2r_torch.defaults import plain_torch
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import Family, require_family
+from s2r_torch.given import taking
 from s2r_torch.registry import Registry
 from s2r_torch.schema import arguments
 
@@ -33,6 +34,7 @@ FAMILIES = Registry(
 )
 
 
+@taking(name=object)
 def register_family(name: str) -> Callable[[Any], Any]:
     """A decorator that makes a family known by name: on its class, or on a function that returns it.
 
@@ -42,6 +44,7 @@ def register_family(name: str) -> Callable[[Any], Any]:
     return FAMILIES.register(name)
 
 
+@taking(name=object)
 def make_family(name: str, **parameters) -> Family:
     """Builds a family from its name and `parameters()`, as configurations and policy files hold them.
 

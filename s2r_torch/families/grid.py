@@ -39,6 +39,7 @@ from s2r_torch.families.likelihood import midpoints, offset_evidence
 from s2r_torch.families.noise import require_smoothness
 from s2r_torch.families.sensors import AffineSensor
 from s2r_torch.given import taking
+from s2r_torch.plain import require_count
 
 TREASURE, SAFE = 0.9, 0.5
 MARGIN = 0.05  # of a cell, around the box that readings can reach
@@ -125,7 +126,7 @@ class Grid:
     @taking()
     def prior(self, n: int, generator: torch.Generator) -> Tensor:
         """Draws theta [n, 3]; consumes the generator."""
-        u = torch.rand(n, 3, dtype=torch.float64, generator=generator)
+        u = torch.rand(require_count("n", n, least=0), 3, dtype=torch.float64, generator=generator)
         return torch.cat([self.offset * (2 * u[:, :2] - 1), u[:, 2:]], 1)
 
     def simulators(self, theta: Tensor, ids: Sequence[int]) -> LayeredSimulators:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from s2r_torch.arrays import real_tensor
 from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.defaults import plainly
 from s2r_torch.episodes import require_generator, require_generators
@@ -150,19 +151,25 @@ def depth_first(start: Key, moves: Callable[[Key], Sequence[Key]], horizon: int)
 
 def require_theta(theta: Tensor, names: Sequence[str]) -> Tensor:
     """Returns theta [B, k] as float64, a copy, or raises SettingError."""
-    theta = torch.as_tensor(theta, dtype=torch.float64).detach().clone()
-    if theta.ndim != 2 or theta.shape[1] != len(names) or not bool(torch.isfinite(theta).all()):
-        raise SettingError(
-            expected=f"finite theta of shape [B, {len(names)}]: {', '.join(names)}",
-            got=f"shape {list(theta.shape)}" if theta.ndim != 2 or theta.shape[1] != len(names) else "NaN or inf",
-            cause="theta of another family, or one theta without its batch dimension",
-        )
-    return theta
+    return _theta(theta, names, "[B, {}]", "theta of another family, or one theta without its batch dimension")
 
 
 def require_one(theta: Tensor, names: Sequence[str]) -> Tensor:
     """Returns one theta [k] as float64, a copy, or raises SettingError."""
-    return require_theta(torch.as_tensor(theta, dtype=torch.float64)[None], names)[0]
+    return _theta(theta, names, "[{}]", "theta of another family, or several at once")
+
+
+def _theta(values: object, names: Sequence[str], shape: str, cause: str) -> Tensor:
+    expected = f"finite theta of shape {shape.format(len(names))}: {', '.join(names)}"
+    try:
+        theta = real_tensor(values)
+    except ValueError as error:
+        raise SettingError(expected=expected, got=printable(error, 120), cause="no numbers") from error
+    if theta.ndim != shape.count(",") + 1 or theta.shape[-1] != len(names):
+        raise SettingError(expected=expected, got=f"shape {list(theta.shape)}", cause=cause)
+    if not bool(torch.isfinite(theta).all()):
+        raise SettingError(expected=expected, got="NaN or inf", cause="a division, or a number that is missing")
+    return theta
 
 
 def require_ids(theta: Tensor, ids: Sequence[int]) -> tuple[int, ...]:

@@ -35,6 +35,7 @@ from s2r_torch.families.layered import (
 from s2r_torch.families.likelihood import midpoints, offset_evidence
 from s2r_torch.families.noise import bump_draws, bump_nodes, require_smoothness
 from s2r_torch.given import taking
+from s2r_torch.plain import require_count
 
 A_, B_, DEAD = 0, 1, 2  # numbers of the states within their layer
 MARGIN = 0.05  # around the box that readings can reach
@@ -119,7 +120,7 @@ class Lock:
     @taking()
     def prior(self, n: int, generator: torch.Generator) -> Tensor:
         """Draws theta [n, 2]; consumes the generator."""
-        u = torch.rand(n, 2, dtype=torch.float64, generator=generator)
+        u = torch.rand(require_count("n", n, least=0), 2, dtype=torch.float64, generator=generator)
         return torch.cat([self.offset * (2 * u[:, :1] - 1), u[:, 1:]], 1)
 
     def simulators(self, theta: Tensor, ids: Sequence[int]) -> LayeredSimulators:

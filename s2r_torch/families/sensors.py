@@ -23,6 +23,7 @@ from torch import Tensor
 from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.families.contract import names_of
 from s2r_torch.families.noise import bump_draws, product_nodes, require_smoothness
+from s2r_torch.given import taking
 from s2r_torch.plain import as_python, real_numbers, require_count
 from s2r_torch.text import printable
 
@@ -78,6 +79,7 @@ def readings_of(sensor: Sensor, theta: Tensor, latent: Tensor, generators: Seque
     return x
 
 
+@taking(names=object, columns=object, noise=object, smoothness=object, points=object)
 @dataclass(frozen=True)
 class AffineSensor:
     """Latent numbers moved, turned and scaled by theta, with noise whose width theta may decide (`Sensor`).

@@ -72,6 +72,9 @@ def encoded(tensors: dict[str, Tensor], header: dict, kind: str = "tensors") -> 
             got=printable(error),
             cause="parameters or notes that JSON does not have: text, finite numbers, lists and records only",
         ) from error
+    if len(text) > _most(kind):
+        got, cause = f"one of {len(text)} bytes", "notes that are too long for a header"
+        raise CheckpointError(expected=f"a header of at most {_most(kind)} bytes", got=got, cause=cause)
     return save(contiguous, {KEY: text})
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from s2r_torch.defaults import plain_torch
-from s2r_torch.files.whole import write_bytes, write_text
+from s2r_torch.files.whole import fixed_path, write_bytes, write_text
 from s2r_torch.given import taking
 from s2r_torch.reports.console import write_metrics
 from s2r_torch.reports.exploration_figure import exploration_figure
@@ -26,7 +26,7 @@ from s2r_torch.runs.run import Results
 @plain_torch()
 def write_reports(results: Results, folder: Path | str) -> Summary:
     """summary.json, metrics.csv, every picture, and report.html with all of it."""
-    folder = Path(folder)
+    folder = fixed_path(folder)
     summary = Summary.of(results)
     write_json(folder / "summary.json", summary.to_json())
     write_metrics(folder / "metrics.csv", results.rows)

@@ -65,12 +65,12 @@ def fitted(phi: Encoding, views: Views, seed: Seed) -> tuple[str, ...]:
             got=printable(repr(notes), 80),
             cause="return () where there is nothing to say",
         )
-    broken = [name for name, value in phi.tensors().items() if not bool(torch.isfinite(value).all())]
+    broken = [n for n, value in phi.tensors().items() if value.is_meta or not bool(torch.isfinite(value).all())]
     if broken:
         raise SettingError(
             expected=f"finite numbers from fit of the encoder {phi.name}",
-            got=f"NaN or inf in {printable(broken[:4])}",
-            cause="a fit that diverged",
+            got=f"NaN, inf or nothing in {printable(broken[:4])}",
+            cause="a fit that diverged, or one that moved them to the device meta",
         )
     return tuple(sentences)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import inspect
@@ -20,6 +21,7 @@ from s2r_torch.encoders import ENCODERS
 from s2r_torch.families import FAMILIES
 from s2r_torch.families.contract import Family
 from s2r_torch.predictors.registry import NETS
+from s2r_torch.runs.session import digests_of_code
 from s2r_torch.runs.settings import RunSettings
 
 PACKAGE = Path(s2r_torch.__file__).parent
@@ -31,9 +33,10 @@ def origin_of(settings: RunSettings, family: Family) -> dict[str, Any]:
     chosen = [NETS[name] for name in settings.nets] + [COMPARATORS[name] for name in settings.comparators]
     chosen.append(ENCODERS[settings.encoder["name"]])
     parts = [part for held in (family, *vars(family).values()) for part in getattr(held, "__dict__", {}).values()]
-    functions = [part for part in parts if inspect.isfunction(part)]  # that a family was made from
-    sources = _sources([type(family), FAMILIES.get(family.name), *functions, *chosen])
-    theirs = {f"code.{path.stem}": _digest([path]) for path in sources}
+    functions = [part for part in map(_unwrapped, parts) if inspect.isfunction(part)]  # that a family was made from
+    written = [type(family), FAMILIES.get(family.name), *functions, *chosen]
+    theirs = {f"code.{path.stem}": _digest([path]) for path in _sources(written)}
+    theirs |= {f"code.{name}": digest for name, digest in digests_of_code([*written, *map(type, parts)]).items()}
     chosen_by_user = {key: value for key, value in asdict(settings).items() if key != "workers"}  # which change no bit
     found = {
         **_flat(chosen_by_user),
@@ -81,13 +84,20 @@ def _sources(things: list[Any]) -> list[Path]:
     while waiting:
         module = waiting.pop()
         file = getattr(module, "__file__", None)
-        path = Path(file) if file else PACKAGE / "none"  # an interactive session has none
-        if path in files or PACKAGE in path.parents or "site-packages" in path.parts:
+        path = Path(file) if file else PACKAGE / "none"  # an interactive session has none: `digests_of_code`
+        if path in files or not path.is_file() or PACKAGE in path.parents or "site-packages" in path.parts:
             continue
         files.append(path)
         named = [v if inspect.ismodule(v) else inspect.getmodule(v) for v in list(vars(module).values())]
         waiting += [other for other in named if path.parent in Path(getattr(other, "__file__", None) or "/").parents]
     return sorted(files)
+
+
+def _unwrapped(function: Any) -> Any:
+    """The function in a partial one, a method or a cache."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.unwrap(getattr(function, "__func__", function))
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

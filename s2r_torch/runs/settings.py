@@ -129,6 +129,9 @@ class RunSettings(Settings):
     )
 
     def check_rules(self) -> None:
+        if not self.nets and self.predictors.kind != "known":
+            raise SettingError(expected="at least one network in nets", got="none", cause="an empty `net` list")
+        value_of(str, self.encoder.get("name"), "encoder.name")
         check_nets(self.nets)
         self.budget.check_covered(self.method, self.rule, self.predictors.kind)
         for name, given in self.comparators.items():

@@ -143,6 +143,7 @@ def spoiled(spoil):
         (lambda x: x[:-1], ObservationError, r"shape \[80, 1\]"),
         (lambda x: x * 0 + 0.5, ObservationError, "stuck sensor"),
         (lambda x: 1 // 0, SimulatorError, "ZeroDivisionError"),
+        (lambda x: x.to("meta"), ObservationError, "a float32 or float64 tensor; got torch.float64 on meta"),
     ],
 )
 def test_what_a_world_shows_is_checked(spoil, error, message):

@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from support.logs import WORLD
@@ -147,6 +148,11 @@ def test_a_world_that_hangs(hang):
     with pytest.raises(SimulatorError, match="an answer within 0.05 s; got none at step 1 of real episode 1"):
         world.step(ZERO)
     time.sleep(0.1)  # no alarm is left
+
+
+@pytest.mark.parametrize("limit", [np.float32(50), torch.tensor(50.0), 50])
+def test_a_limit_is_a_number_of_whatever_library(limit):
+    assert GuardedWorld(World(), Ledger(), time_limit=limit).reset(7).shape == (7, 1)
 
 
 def test_limits():

@@ -66,6 +66,12 @@ def test_sizes_must_agree(actions, length, message):
         Recording(actions.long(), torch.zeros(2, 4, 1), length)
 
 
+def test_readings_that_gradients_are_taken_of_are_readings():
+    log = record(random_paths(20))
+    taken = Recording(log.actions, log.x.clone().requires_grad_(), log.length)
+    assert not taken.x.requires_grad and torch.equal(taken.x, log.x)
+
+
 def test_nothing_recorded():
     nothing = Recording.empty(WORLD.spec)
     assert len(nothing) == 0 and nothing.counts(GRAPH).tolist() == [0] * GRAPH.num_states

@@ -260,6 +260,23 @@ def test_a_fit_that_no_file_holds_is_refused_when_it_is_done(fit, words):
         require_rebuilt(phi)
 
 
+def test_a_fit_that_leaves_no_numbers_is_refused():
+    class Emptied(Encoder):
+        def __init__(self, obs_dim: int):
+            super().__init__(obs_dim)
+            self.net = nn.Linear(obs_dim, 2)
+
+        def forward(self, x):
+            return self.net(x)
+
+        def fit(self, views, seed):
+            self.to("meta")
+
+    register_encoder("emptied")(Emptied)
+    with pytest.raises(SettingError, match="finite numbers from fit of the encoder emptied; got .* in .*net.weight"):
+        fitted(made("emptied", {}, RAW), None, Seed.root(0))
+
+
 def test_an_encoder_that_takes_no_readings_is_one_error():
     class Nothing(Encoder):
         def __init__(self):

@@ -13,6 +13,7 @@ from support.tampering import outer, with_outer
 
 from s2r_torch.errors import CheckpointError
 from s2r_torch.files import tensors as tensor_files
+from s2r_torch.files.layout import MOST_HEADER
 from s2r_torch.files.tensors import KEY, OURS, digest, read, write
 
 TENSORS = {
@@ -210,6 +211,13 @@ def test_what_no_file_can_hold_is_refused_before_it_is_written(path, tensors, he
     with pytest.raises(CheckpointError, match="JSON values"):
         write(path, tensors, header)
     assert path.read_bytes() == before and os.listdir(path.parent) == [path.name]
+
+
+def test_a_header_that_no_reader_takes_is_not_written(path):
+    before = path.read_bytes()
+    with pytest.raises(CheckpointError, match="a header of at most 8388608 bytes; got one of 8.*notes"):
+        write(path, {}, {"note": "x" * MOST_HEADER}, "policy")
+    assert path.read_bytes() == before
 
 
 def test_a_disk_that_loses_bytes_keeps_the_old_file(path, monkeypatch):

@@ -29,13 +29,13 @@ from s2r_torch.coverage import path_cover
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.kernels import make_kernel
 from s2r_torch.deployment.edges import NO_CHECK
-from s2r_torch.deployment.export import export_policy
+from s2r_torch.deployment.export import Program, export_policy
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.deployment.policy_file import load_policy, read, save_policy
 from s2r_torch.deployment.probes import probes
 from s2r_torch.encoders import ENCODERS
 from s2r_torch.episodes import Transitions
-from s2r_torch.errors import LipschitzError, SettingError
+from s2r_torch.errors import LipschitzError, ObservationError, SettingError
 from s2r_torch.predictors import registry
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets import summaries
@@ -512,6 +512,7 @@ REFUSED = {
         lambda i, o: Inner(i, o, lambda q, on: q / 0 if on else q),
         "finite .*; got NaN or inf in training",
     ),
+    "nowhere": (lambda i, o: Inner(i, o, lambda q, _: q.to("meta")), r"one per action, .*float32 on meta"),
     "sparse": (lambda i, o: Inner(i, o, lambda q, _: q.to_sparse()), "one per action"),
     "again": (lambda i, o: SHARED, "a new module with numbers of its own at every call"),
     "meta": (lambda i, o: nn.Linear(i, o, device="meta"), "a new module with numbers of its own at every call"),
@@ -583,7 +584,7 @@ class Ratio(nn.Linear):
     """NaN where the reading is 0, the middle of the box."""
 
     def forward(self, x):
-        return super().forward(x) * x[:, -1:] / x[:, -1:]
+        return super().forward(x) * x[:, -2:-1] / x[:, -2:-1]  # at step 0, of one state
 
 
 def _reading_a_file(q, _):
@@ -790,6 +791,30 @@ def test_training_that_diverges_names_the_members():
         trained(free("huge", lambda i, o: Inner(i, o, lambda q, _: q * 1e30)), problem("line"))
 
 
+def test_values_that_are_no_numbers_at_some_readings_are_named():
+    """In training by members; in use when they are asked for."""
+    where, D = problem("line"), bumps(problem("line"), 1, torch.Generator().manual_seed(1))
+
+    class Short(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).where((x[:, -2:-1] + 0.8).abs() > 0.05, torch.nan)  # x at step 0, of one state
+
+    name = free("short", Short)
+    with pytest.raises(
+        SettingError, match="finite values of all 2 members of net 'short' at step .; got NaN .*member 0"
+    ):
+        trained(name, where)
+    policy = policy_of(make_net(name, where, members=1)).condition(D[0])
+    (low,), (high,) = where.spec.low, where.spec.high
+    x = torch.linspace(low, high, 98, dtype=torch.float64)[:, None]
+    short = ((2 * x[:, 0] - low - high) / (high - low) + 0.8).abs() > 0.05  # in half-widths of the box
+    with pytest.raises(ObservationError, match="finite values of member 0 .*; got NaN or inf at step 0"):
+        policy.act(0, x)
+    assert policy.act(0, x[short]).shape == (int(short.sum()),)
+    actions, q = Program(policy).eval()(torch.tensor(0), x.float())
+    assert torch.equal(actions >= 0, short) and bool(q[short].isfinite().all())
+
+
 def test_a_module_sees_torch_as_it_is_when_imported():
     made, before = [], torch.get_default_dtype()
     try:
@@ -839,6 +864,10 @@ SUMMARIES = {
     "None": (lambda self, D: None, "got NoneType"),
     "a fault": (lambda self, D: 1 / 0, "got ZeroDivisionError"),
     "a logarithm": (lambda self, D: D.amin(-1).log(), "finite statistics"),
+    "others in training": (
+        lambda self, D: D.amax(-1) * (2 if torch.is_grad_enabled() else 1),
+        "the same statistics in training and in use",
+    ),
 }
 
 

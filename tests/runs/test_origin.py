@@ -1,6 +1,8 @@
 """What a run is a function of: users' own files, and those beside them that these import."""
 
+import functools
 import importlib
+import subprocess
 import sys
 
 import pytest
@@ -57,3 +59,62 @@ def test_an_edited_file_of_the_user_is_another_run(folder, file, registered):
     path.write_text(path.read_text().replace("place == 1", "place == -1").replace("2 * action", "3 * action"))
     (changed,) = differences(before, origin_of(settings, family))
     assert changed.startswith(f"code.{file} (")
+
+
+SESSION = """
+import sys
+import s2r_torch
+from s2r_torch.families.function import FunctionFamily
+from s2r_torch.families.sensors import AffineSensor, uniform_prior
+from s2r_torch.runs.origin import origin_of
+
+PLACE, FAR = 1, 2
+
+def moved(place, action):
+    return place + FAR * action - 1
+
+class Ruler(AffineSensor):
+    def read(self, theta, latent, generators):
+        return 1.0 * super().read(theta, latent, generators)
+
+def step(theta, place, action):
+    return moved(place, action), theta.w if place == PLACE else 0.0
+
+family = FunctionFamily(
+    name="rail", step=step, start=0, num_actions=2, horizon=2, theta_names=("w",), prior=uniform_prior((0.0, 1.0)),
+    sensor=Ruler(("x",), width=0.3),
+)
+told = origin_of(s2r_torch.RunSettings(name="rail"), family)
+print({name: value for name, value in told.items() if name.startswith("code.")})
+"""
+
+
+def said(code):
+    done = subprocess.run([sys.executable, "-"], input=code, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    return done.stdout
+
+
+def test_code_that_is_in_no_file_is_part_of_a_run():
+    """A function, what it calls and the numbers that it uses, and the class of a sensor; nothing else."""
+    before = said(SESSION)
+    assert said(f"# as before\n{SESSION}") == before and "code.step" in before and "code.Ruler" in before
+    edits = (
+        ("else 0.0", "else 0.1"),
+        ("action - 1", "action - 2"),
+        ("FAR = 1, 2", "FAR = 1, 3"),
+        ("1.0 * super", "2 * super"),
+    )
+    assert all(said(SESSION.replace(*edit)) != before for edit in edits)
+
+
+def test_functions_in_partial_ones_are_followed(folder):
+    family = make_family("rail_of_test")
+    module, path = sys.modules["rail_of_test"], folder / "rail_of_test.py"
+    FAMILIES._known.pop("rail_of_test")
+    object.__setattr__(family.dynamics, "step", functools.partial(module.step))
+    before = origin_of(small_settings(), family)
+    path.write_text(path.read_text().replace("else 0.0", "else 0.1"))
+    assert [line.split(" ")[0] for line in differences(before, origin_of(small_settings(), family))] == [
+        "code.rail_of_test"
+    ]

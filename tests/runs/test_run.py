@@ -297,6 +297,21 @@ def test_interrupted_anywhere_a_run_goes_on(finished, folder, tmp_path):
     assert [(tmp_path / n).read_bytes() for n in names] == [(folder / n).read_bytes() for n in names]
 
 
+@pytest.mark.parametrize("fault", [RuntimeError("no bar"), OSError(28, "full"), SystemExit(0)])
+def test_a_fault_of_a_users_progress_is_named(fault):
+    class Faulty(Silent):
+        def stage(self, name, total):
+            raise fault
+
+    with pytest.raises(SettingError, match=f"Faulty.stage of the progress to succeed; got {type(fault).__name__}"):
+        grid_run(progress=Faulty())
+
+
+def test_reports_go_to_a_folder_that_was_named(finished):
+    with pytest.raises(SettingError, match="a path; got an empty text"):
+        write_reports(finished, "")
+
+
 def test_a_finished_run_is_read_not_repeated(finished, folder):
     class Listening(Silent):
         notes = []

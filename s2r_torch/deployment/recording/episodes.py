@@ -25,12 +25,14 @@ from torch import Tensor
 
 from s2r_torch.base import Path, ProblemSpec, StateGraph
 from s2r_torch.errors import RecordingError
+from s2r_torch.given import refuse_kind, taking
 
 NOWHERE = 1e6  # times the width of the box from it: no sensor shows that
 FLOATS = (torch.float32, torch.float64)
 RANKS = {"actions": 2, "x": 3, "length": 1}
 
 
+@taking(actions=object, x=object, length=object)
 @dataclass(frozen=True, eq=False)
 class Recording:
     """Episodes in the order in which they were run, in one world or side by side in several.
@@ -55,6 +57,8 @@ class Recording:
     unit: str = "line"
 
     def __post_init__(self):
+        if isinstance(self.x, Tensor) and self.x.requires_grad:
+            object.__setattr__(self, "x", self.x.detach())
         for name, kind in (("actions", "whole numbers"), ("x", "readings"), ("length", "whole numbers")):
             part = getattr(self, name)
             good = isinstance(part, Tensor) and part.dtype in (FLOATS if name == "x" else (torch.int64,))
@@ -136,6 +140,8 @@ class Recording:
     @staticmethod
     def joined(parts: Sequence[Recording]) -> Recording:
         """The episodes of all parts, in order; empty parts leave the others' precision alone."""
+        if not isinstance(parts, list | tuple) or not all(isinstance(part, Recording) for part in parts):
+            refuse_kind("parts", parts, "a list of recordings")
         parts = [part for part in parts if len(part)] or list(parts[:1])
         if not parts:
             raise RecordingError(

@@ -69,7 +69,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
 FATAL = ("prior", "simulators")  # without these nothing else can be looked at
 
 
-@taking()
+@taking(only=(str, Collection, None))
 @plain_torch()
 def check_family(
     family: Family, seed: int = 0, *, explore: Explore | None = None, only: Collection[str] | None = None

@@ -33,6 +33,7 @@ from s2r_torch.families.likelihood import midpoints
 from s2r_torch.families.mixture.predictors import GAINS, MixturePredictors
 from s2r_torch.families.noise import bump_constant, bump_draws, bump_nodes, require_smoothness, uniforms
 from s2r_torch.given import taking
+from s2r_torch.plain import require_count
 
 HALF_WIDTH = 0.5
 SLOPE = 0.25  # |v|
@@ -220,7 +221,7 @@ class Mixture:
     @taking()
     def prior(self, n: int, generator: torch.Generator) -> Tensor:
         """Draws theta [n, 1], or [n, 2] with the hidden sign; consumes the generator."""
-        u = 2 * torch.rand(n, 1, dtype=torch.float64, generator=generator) - 1
+        u = 2 * torch.rand(require_count("n", n, least=0), 1, dtype=torch.float64, generator=generator) - 1
         theta = u if self.theta_law == "uniform" else TWO_POINT * (1 - 2 * (u < 0).double())
         if self.hidden_sign == "none":
             return theta

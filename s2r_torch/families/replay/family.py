@@ -128,6 +128,7 @@ class ReplayFamily:
     @taking()
     def prior(self, n: int, generator: torch.Generator) -> Tensor:
         """Draws theta [n, k]; consumes the generator."""
+        require_count("n", n, least=0)
         with users("a draw from the prior"):
             theta = self._prior(n, generator)
         theta = require_theta(theta, self.theta_names)

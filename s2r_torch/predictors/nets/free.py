@@ -5,7 +5,7 @@
         def module(self, inputs, outputs):
             return nn.Sequential(nn.Linear(inputs, 64), nn.GELU(), nn.Linear(64, outputs))
 
-It gets the statistics of `lookup`, the scarcity of readings, the densities looked up at x, and x. Its Lipschitz bound
+It gets the statistics of `lookup`, the scarcity of readings, x, and the densities looked up at x. Its Lipschitz bound
 is infinite, and the class is marked (`Ensemble.certified`): no guarantee that uses Assumption 4 holds.
 
 What layers do only in training, such as Dropout, they do where gradients are taken, and nowhere else. A module that
@@ -57,7 +57,8 @@ class FreeNet(LookupNet):
             with faults_of(f"{name}({inputs}, {sizes.num_actions}) to make a module", "the code that makes it"):
                 modules = [self.module(inputs, sizes.num_actions) for _ in range(self.size)]
                 rows = torch.randn(ROWS, inputs)
-                rows[-1, -self.problem.spec.width :] = 0  # where every policy is tried before it acts
+                place = self.summary_size + 1
+                rows[-1, place : place + self.problem.spec.width] = 0  # where every policy is tried before it acts
                 spare = self.module(inputs, sizes.num_actions)
                 seed_globals(seed)
                 again = self.module(inputs, sizes.num_actions)
@@ -328,9 +329,9 @@ class _Examined:
     def _values(self, module: nn.Module, rows: Tensor) -> Tensor:
         """What the module gives for these rows, [ROWS, A], as it is."""
         q, mode = self._called(module, rows), "in training" if module.training else "in use"
-        plain = isinstance(q, Tensor) and q.layout == torch.strided and q.is_floating_point()
+        plain = isinstance(q, Tensor) and q.layout == torch.strided and q.is_floating_point() and not q.is_meta
         if not plain or q.shape != (len(rows), self.num_actions):
-            got = f"{list(q.shape)} of {q.dtype}" if isinstance(q, Tensor) else type(q).__name__
+            got = f"{list(q.shape)} of {q.dtype} on {q.device}" if isinstance(q, Tensor) else type(q).__name__
             cause = f"a wrong output size or type {mode}; the size is given"
             self.refuse(f"values [n, {self.num_actions}], one per action,", got, cause)
         if not bool(torch.isfinite(q).all()):

@@ -65,8 +65,9 @@ def _require(summary: Callable[[Tensor], Tensor], problem: Problem, name: str, l
     def refuse(expected: str, got: str, cause: str) -> None:
         raise SettingError(expected=f"{expected} from {name}", got=got, cause=cause)
 
-    def called(D: Tensor) -> Tensor:
-        with faults_of(f"{name} to give statistics of densities {list(D.shape)}", "its own code"), torch.no_grad():
+    def called(D: Tensor, gradients: bool = False) -> Tensor:
+        expected = f"{name} to give statistics of densities {list(D.shape)}"
+        with faults_of(expected, "its own code"), torch.set_grad_enabled(gradients):
             values = summary(D.clone())
         if not (isinstance(values, Tensor) and values.is_floating_point() and values.ndim == 2 and values.shape[1]) or (
             len(values) != len(D)
@@ -77,12 +78,14 @@ def _require(summary: Callable[[Tensor], Tensor], problem: Problem, name: str, l
             refuse(f"statistics [{len(D)}, K], K >= 1,", got, "flatten(1) is missing, or a return")
         if not bool(torch.isfinite(values).all()):
             refuse("finite statistics", "NaN or inf", "a logarithm, a root or a division")
-        return values
+        return values.detach()
 
     D = _bumps(problem)
     values = called(D)
     if not torch.equal(called(D), values):
         refuse("the same statistics for the same densities", "others", "random numbers, or a count of its calls")
+    if not torch.equal(called(D, gradients=True), values):
+        refuse("the same statistics in training and in use", "others", "code that asks whether gradients are taken")
     alone = torch.cat([called(row[None]) for row in D])
     if not torch.allclose(alone, values, rtol=1e-4, atol=1e-5):
         refuse("statistics of every simulator by itself", "others beside other simulators", "means over the batch")

@@ -46,6 +46,7 @@ from s2r_torch.predictors.training.targets import (
     Values,
     View,
     best_shares,
+    require_finite,
     told_of_rest,
 )
 from s2r_torch.predictors.training.work import Bench, Check, FittedLayer, Step, Work, fit_layer
@@ -285,6 +286,7 @@ class _Fit:
             states = self.graph.states_of(layer)
             leaving.append(torch.zeros(len(self.rows), len(states), self.graph.num_actions, dtype=torch.float32))
             for rows, best, shares in self._promised(layer):
+                require_finite(best, self.rewards.name, layer)
                 self.memory.V_hat[:, rows[:, None], states], leaving[-1][rows] = best, shares
         self.memory.walked = self.graph.walked(leaving[::-1])
 

@@ -25,6 +25,7 @@ from torch import Tensor
 from s2r_torch.base import StateGraph
 from s2r_torch.density.patches import Densities
 from s2r_torch.encoders.regression import Regression, missed
+from s2r_torch.errors import SettingError
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.training.data import TrainingData
 
@@ -220,6 +221,17 @@ class Values:
             part.to(device) for part in (self.varies, self.constant, self.beside, self.state)
         )
         return Values(teacher, self.layer, varies, constant, beside, state, self.walked)
+
+
+def require_finite(V_hat: Tensor, net: str, layer: int) -> None:
+    """Raises SettingError, with the members of the net, where values [F, ...] of a layer are not finite."""
+    if not bool(torch.isfinite(V_hat).all()):
+        broken = (~torch.isfinite(V_hat.flatten(1))).any(1).nonzero().flatten().tolist()
+        raise SettingError(
+            expected=f"finite values of all {len(V_hat)} members of net {net!r} at step {layer}",
+            got=f"NaN or inf at some readings of member {', '.join(map(str, broken[:8]))}",
+            cause="a logarithm, a root or a division in a network of your own, or training that diverged",
+        )
 
 
 def best_shares(q: Tensor, tie: float) -> Tensor:
