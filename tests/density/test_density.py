@@ -86,6 +86,23 @@ def test_integrates_to_one_and_chunks_add_up():
     assert float(sup_distance(D, halves).max()) <= 1e-13
 
 
+@pytest.mark.parametrize(
+    "axis", [torch.linspace(-1.3, 2.7, 24, dtype=torch.float64), torch.tensor([-1.3, 0.0, 0.1, 2.0, 2.7])]
+)
+def test_cells_are_found_by_a_loop(axis):
+    """Evenly spaced or not, on nodes, between them, off the grid and where nothing was read."""
+    axis = axis.double()
+    odd = torch.tensor([torch.nan, torch.inf, -torch.inf, -9.0, 9.0], dtype=torch.float64)
+    x = torch.cat([uniform((30,), seed=3, low=-1.3, high=2.7), axis, odd])
+    x = x[: len(x) // 2 * 2].view(2, -1).T  # not contiguous
+    cells, inside = DensityGrid((axis,)).cells_along(0, x)
+    assert cells.shape == inside.shape == x.shape
+    for value, cell, w in zip(x.flatten().tolist(), cells.flatten().tolist(), inside.flatten().tolist(), strict=True):
+        assert 0 <= cell <= len(axis) - 2 and 0 <= w <= 1
+        near = float(axis[cell]) if math.isnan(value) else min(max(value, float(axis[0])), float(axis[-1]))
+        assert float(axis[cell] + w * (axis[cell + 1] - axis[cell])) == pytest.approx(near, abs=1e-12)
+
+
 def test_interpolation():
     grid = DensityGrid((torch.tensor([0.0, 0.1, 1.0]), torch.linspace(0, 2, 5)))
     x = uniform((3, 50, 2), seed=1, low=0.0, high=1.0)
