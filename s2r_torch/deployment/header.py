@@ -34,6 +34,7 @@ from s2r_torch.files.json_schema import (
     Values,
     check,
 )
+from s2r_torch.planner.looking import looking_of
 from s2r_torch.predictors.ensemble import Ensemble
 
 CAUSE = "no complete policy file as save_policy writes it: edited by hand, or written by another program"
@@ -168,6 +169,7 @@ def check_header(header: dict, tensors: Tensors) -> None:
     """Raises CheckpointError unless every field is legal and all agree, with each other and with the tensors."""
     check(SCHEMA, header, "header", CAUSE)
     check(_fallback_of(header["spec"]), header["notes"].get(FALLBACK), f"notes.{FALLBACK}", CAUSE)
+    looking_of(header["notes"], "the file")
     for words, agree in AGREEMENTS:
         if not agree(header, tensors):
             raise CheckpointError(expected=words, got="fields that contradict each other", cause=CAUSE)

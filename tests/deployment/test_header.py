@@ -129,10 +129,16 @@ def test_legal_changes_load_and_mean_what_they_say(forged):
     assert load_policy_file(forged(("notes", FALLBACK), [0, 1, 1, 0, 0])).fallback == (0, 1, 1, 0, 0)
 
 
-def test_what_is_done_in_refused_worlds_is_checked_when_it_is_saved(tmp_path):
-    with pytest.raises(CheckpointError, match=FALLBACK):
-        save_policy(tmp_path / "p.safetensors", judged_policy(), family=FAMILY, notes={FALLBACK: [0, 1, 1, 0, 2]})
+LOOKING = {"readings": [5], "episodes": [15], "value": [0.6], "low": [0.5], "high": [0.7], "optimal": 0.7}
+
+
+@pytest.mark.parametrize("note", [{FALLBACK: [0, 1, 1, 0, 2]}, {"looking": 3}, {"looking": LOOKING | {"value": [7.0]}}])
+def test_notes_that_are_used_are_checked_when_they_are_saved(tmp_path, note):
+    (name,) = note
+    with pytest.raises(CheckpointError, match=f"notes.{name}"):
+        save_policy(tmp_path / "p.safetensors", judged_policy(), family=FAMILY, notes=note)
     assert not list(tmp_path.iterdir())
+    save_policy(tmp_path / "p.safetensors", judged_policy(), family=FAMILY, notes={"looking": LOOKING})
 
 
 def test_tensors_that_contradict_the_header(forged, made):
