@@ -11,12 +11,13 @@ from support.worlds import random_world
 from s2r_torch.encoders.regression import Regression
 from s2r_torch.episodes import Transitions
 from s2r_torch.predictors.nets import net as nets
-from s2r_torch.predictors.training import work
+from s2r_torch.predictors.training import train, work
 from s2r_torch.predictors.training.data import TrainingData
 from s2r_torch.predictors.training.fit import Listener, fit
 from s2r_torch.predictors.training.settings import TrainingSettings
 from s2r_torch.predictors.training.shortfall import spread, unexplained
 from s2r_torch.predictors.training.targets import Payments, Rewards, Values, View, best_shares, told_of_rest
+from s2r_torch.progress import Silent
 from s2r_torch.rng import Seed
 
 FEW_STEPS = TrainingSettings(
@@ -138,14 +139,18 @@ def test_teacher_and_net_look_at_a_batch_with_one_look_up(monkeypatch):
         torch.testing.assert_close(said[:, k], alone[:, 0])
 
 
-def test_rewards_that_are_not_explained_are_fitted_again_and_that_goes_on_to_the_bit(tmp_path, monkeypatch):
+@pytest.mark.parametrize("may_loosen", [False, True])
+def test_rewards_that_are_not_explained_are_fitted_again_and_that_goes_on_to_the_bit(tmp_path, monkeypatch, may_loosen):
     monkeypatch.setattr(work, "SAVE_SECONDS", -1.0)
     where, told = problem("line"), []
 
     def fitted(state=None, on_check=lambda done, risks: None):
         listener = Listener(on_round=lambda what, steps: told.append((what, steps)), on_check=on_check)
         net = make_net("lookup", where, members=2)
-        return fit(net, paid_by_theta(where), FEW_STEPS, Seed.root(1), listener=listener, state=state).net
+        seed = Seed.root(1)
+        return fit(
+            net, paid_by_theta(where), FEW_STEPS, seed, listener=listener, state=state, may_loosen=may_loosen
+        ).net
 
     def stop(done, risks):
         if done == 7:  # of 2 + 4 + 8 steps of rewards
@@ -160,8 +165,51 @@ def test_rewards_that_are_not_explained_are_fitted_again_and_that_goes_on_to_the
     told.clear()
     resumed = fitted(state)
     assert [what for what, _ in told][:2] == ["rewards", "rewards again, layer 1"]
+    assert whole.declared_bound == resumed.declared_bound
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def told_by_height(where, low, high, count=64):
+    """The height of densities, between these two, says what action 1 of the last layer pays; four of its tries."""
+    g, layer = torch.Generator().manual_seed(0), where.graph.layer
+    w = torch.linspace(0, 1, count, dtype=torch.float64)[torch.randperm(count, generator=g)]
+    shape = torch.exp(-(torch.linspace(-3, 3, where.grid.num_points, dtype=torch.float64) ** 2))
+    D = (low + (high - low) * w)[:, None, None] * shape.expand(count, where.graph.num_states, -1)
+    actions = torch.arange(8).expand(count, 8) % where.spec.num_actions
+    x = readings(where, (count, 8), g)
+    return TrainingData(
+        D, tuple(Transitions(x, actions, w[:, None] * (actions == 1) * (h == 2)) for h in layer.tolist())
+    )
+
+
+def test_networks_that_a_small_bound_keeps_from_their_targets_are_made_looser():
+    """Heights that differ by 0.05 tell 0 from 1, so C_L is at least 20: 2 is not enough, and 8 is not."""
+    where, told = problem("line"), []
+    settings = TrainingSettings(members=2, snapshots=2, steps=120, batch_simulators=16)
+    data = told_by_height(where, 1.0, 1.05)
+
+    def fitted(may_loosen, bound=2.0):
+        told.clear()
+        listener = Listener(on_round=lambda what, steps: told.append(what))
+        net = make_net("lookup", where, members=2, lipschitz_bound=bound)
+        return fit(net, data, settings, Seed.root(0), listener=listener, may_loosen=may_loosen)
+
+    stiff, looser = fitted(False), fitted(True)
+    assert stiff.net.declared_bound == 2.0 and looser.net.declared_bound > 20
+    assert float(looser.net.lipschitz_bound().max()) <= looser.net.declared_bound * (1 + 1e-6)
+    assert told[:2] == ["rewards", "rewards again, layer 2"]
+    w = data.mean_rewards(where.spec.num_actions)[:, -1, 1]
+    state = where.graph.num_states - 1
+
+    def missed(found):
+        x = data.samples[state].x
+        q = found.net.q(found.net.condition(data.D), 2, x)[..., 1].mean(2)
+        return float((q - w).square().mean().sqrt())
+
+    assert missed(stiff) > 0.2 > 0.1 > missed(looser)
+    fitted(True, bound=200.0)
+    assert told[:2] == ["rewards", "values"]  # nothing is in the way of that
 
 
 def test_simulators_that_look_alike_tell_what_networks_miss():
@@ -197,3 +245,14 @@ def test_values_hold_what_networks_miss_of_rewards_and_nothing_where_rewards_do_
     torch.testing.assert_close(
         found.value, (0.9 * held_out.double().mean()).expand(2).to(found.value), atol=0.05, rtol=0
     )
+
+
+def test_a_bound_that_was_given_is_kept(monkeypatch):
+    where, seen = problem("line"), []
+    monkeypatch.setattr(train, "fit", lambda net, *given, **named: seen.append(named["may_loosen"]))
+    trainer = train.Trainer(where, told_by_height(where, 1.0, 2.0), FEW_STEPS, Seed.root(0), Silent())
+    for given in ({}, {"width": 16}, {"lipschitz_bound": 2.0}, {"lipschitz_bound": "auto"}):
+        trainer.fitted("lookup", given)
+    monkeypatch.setattr(train.net_class("lookup"), "certified", False)
+    trainer.fitted("lookup", {})
+    assert seen == [True, True, False, False, False]

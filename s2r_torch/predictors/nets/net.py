@@ -133,7 +133,7 @@ class Net(nn.Module):
     looks_up = True  # whether densities are looked up at x
     common_spread = False  # whether all summaries share one scale
     bound_factor = 2.0  # C_L over the pairwise estimate, for lipschitz_bound=auto (lipschitz_estimate.py)
-    default_bound, default_head, default_depth = 10.0, "mlp", 2
+    default_bound, default_head, default_depth = 40.0, "mlp", 2
     options: dict = {}  # further settings, JSON values, with their defaults
     fixed: tuple[str, ...] = ()  # buffers that follow from the problem; a file cannot change them
 

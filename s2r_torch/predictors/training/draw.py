@@ -46,3 +46,7 @@ class Draw:
         """The rows of the first levels that no batch uses; all of them where no simulator is held out."""
         first = self.batched if self.batched < self.count else 0
         return torch.arange(levels * self.count).view(levels, -1)[:, first:].flatten()
+
+    def learned(self, count: int) -> Tensor:
+        """So many rows of the first level that batches use, or all of them."""
+        return torch.arange(min(count, self.batched))

@@ -4,6 +4,8 @@ r"""Trains stacked members together, on simulators alone: rewards, then values, 
               steps, while they leave much of what rewards differ by unexplained, and a round still helps
     values    backward induction on the state graph makes Q_hat of them (targets.py); layers of F are fitted to it
     further   rounds of twice as many steps each, for the layers that cost the class most (shortfall.py)
+    looser    where what a round left is missed on simulators of its batches, too, C_L may be in the way: all layers are
+              fitted anew with a larger one (lessons.py), unless it was given
 
 Members differ by their initial weights and by a bootstrap over simulators. The Bellman error of what comes out is the
 error of two fits, whatever the horizon is. How it was trained promises nothing: elimination judges F on other draws.
@@ -16,49 +18,38 @@ everything else: one the fit, one each layer in work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path as FilePath
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from s2r_torch.density.patches import all_rows
-from s2r_torch.encoders.regression import Regression
-from s2r_torch.predictors.ensemble import users_code
 from s2r_torch.predictors.nets.lipschitz_estimate import pairwise_lipschitz
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.training.data import TrainingData
 from s2r_torch.predictors.training.draw import Draw
+from s2r_torch.predictors.training.lessons import Lessons
 from s2r_torch.predictors.training.memory import Job, Memory
 from s2r_torch.predictors.training.settings import Board, TrainingSettings, device_of
-from s2r_torch.predictors.training.shortfall import Shortfall, shortfall, spread, unexplained
+from s2r_torch.predictors.training.shortfall import Shortfall
 from s2r_torch.predictors.training.snapshots import layer_weights
 from s2r_torch.predictors.training.state import load_state, origin_of, save_state
 from s2r_torch.predictors.training.targets import (
-    CLOSE,
-    FEW,
     HELPED,
-    Payments,
-    Rewards,
-    Values,
-    View,
-    best_shares,
-    require_finite,
-    told_of_rest,
 )
-from s2r_torch.predictors.training.work import Bench, Check, FittedLayer, Step, Work, fit_layer
+from s2r_torch.predictors.training.work import Bench, Check, FittedLayer, Step, fit_layer
 from s2r_torch.rng import Seed
 from s2r_torch.workers.engines import SERIAL, Made, Workers
-from s2r_torch.workers.threads import in_threads
 
 Result = TypeVar("Result")
 
 UNEXPLAINED = 0.1  # share of the variance of mean rewards between simulators that may be left so
-NEAR = 0.05  # root mean squared error of mean rewards that is no reason for a further round
-VALUED = 16  # samples of a state that its value is the mean over, at most
+NEAR = 0.05  # root mean squared error of an episode's mean rewards that is no reason for a further round
+STIFF = 0.5  # share of what is missed held-out that is missed in batches, too, where C_L keeps networks from it
+LOOSEST = 2  # times that networks are made looser, at most: then densities' noise is what they follow
+MUCH = 4.0  # times the tolerance that values of a class lose before all its layers are fitted anew
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,11 +89,12 @@ def fit(
     folder: FilePath | None = None,
     state: FilePath | None = None,
     workers: Workers = SERIAL,
+    may_loosen: bool = False,
 ) -> TrainedNet:
     """Fits all members of `net`, and returns the net of all snapshots, members x snapshots of them.
 
     Args:
-        net: stacked members with fresh weights; trained in place, unless lipschitz_bound=auto makes another one.
+        net: stacked members with fresh weights; trained in place, unless another C_L makes another one.
         data: transitions at every state of B simulators.
         settings: sizes and rates.
         seed: named stream of batches and bootstrap weights.
@@ -112,6 +104,7 @@ def fit(
         folder: Lightning's working folder.
         state: file to go on from, if it is there, and to write to; layers in work have files of their own beside it.
         workers: who fits layers.
+        may_loosen: whether C_L may grow where it keeps members from what they are fitted to.
 
     Returns:
         The net, on the CPU; its last `settings.members` are the final ones.
@@ -127,7 +120,9 @@ def fit(
     net.fit_scales(data.D)
     net.fit_readings(data.levels)
     device_of(accelerator)
-    run = _Fit(net, data, settings, seed, listener or Listener(), state)
+    lessons = Lessons(net, data, Draw.of(net.size, len(data.D), len(data.levels), settings, seed))
+    may_loosen = may_loosen and not net.common_spread  # C_L is in the summaries of some
+    run = _Fit(lessons, settings, seed, listener or Listener(), state, may_loosen)
     run.finish(workers, accelerator, board, folder)
     trained = run.net_of_snapshots()
     trained.certify()
@@ -141,47 +136,40 @@ class _Fit:
 
     def __init__(
         self,
-        net: Net,
-        data: TrainingData,
+        lessons: Lessons,
         settings: TrainingSettings,
         seed: Seed,
         listener: Listener,
         state: FilePath | None,
+        may_loosen: bool,
     ):
-        self.net, self.data, self.settings, self.seed = net, data, settings, seed
-        self.listener, self.state_file = listener, state
-        self.graph, self.rewards = net.problem.graph, _copy(net)
-        count, levels = len(data.D), data.levels
-        self.scarcity = net.scarcity(torch.tensor([*levels])).repeat_interleave(count)
-        self.rows = torch.arange(len(self.scarcity))  # L levels of B simulators each
-        by_level = zip(levels.values(), self.scarcity.split(count), strict=True)
-        self.summary = torch.cat([net.standardised(D, scarcity) for D, scarcity in by_level])
-        self.draw = Draw.of(net.size, count, len(levels), settings, seed)
-        self.payments = Payments.of(data, self.graph.num_actions)
-        V_hat = torch.zeros(net.size, len(self.rows), self.graph.num_states, dtype=torch.float32)
-        self.memory = Memory.blank(V_hat, self.graph.horizon)
-        self.memory.plan(self.payments.layers(self.graph), settings.steps, values=False)
-        self.origin = origin_of(net, data.tensors(), settings, seed) if state else {}
+        self.lessons, self.settings, self.seed = lessons, settings, seed
+        self.listener, self.state_file, self.may_loosen = listener, state, may_loosen
+        self.graph, self.memory = lessons.graph, lessons.memory
+        self.memory.plan(lessons.paying, settings.steps, values=False)
+        self.origin = origin_of(lessons.net, lessons.data.tensors(), settings, seed) if state else {}
         if state and state.exists():
             self._go_on_from(state)
 
     def finish(self, workers: Workers, accelerator: str, board: Board | None, folder: FilePath | None) -> None:
         """Does all jobs, round by round, and those that they show to be needed."""
-        memory = self.memory
+        memory, lessons = self.memory, self.lessons
         while memory.finished < len(memory.jobs) or self._further():
             jobs = memory.jobs[memory.finished :]  # of one round
             if memory.begins_round():
                 self.listener.on_round(*memory.described(jobs[0].round))
             self._save()
-            net = self.net if jobs[0].values else self.rewards
+            net = lessons.net if jobs[0].values else lessons.rewards
             bench = Bench(
-                net, self.draw, self.settings, self.seed, accelerator, board, folder, self.state_file, self.origin
+                net, lessons.draw, self.settings, self.seed, accelerator, board, folder, self.state_file, self.origin
             )
-            fitted = workers.map(fit_layer, bench, Made(self._work, jobs), self._hear)
+            fitted = workers.map(fit_layer, bench, Made(lessons.work, jobs), self._hear)
             for job, layer in zip(jobs, fitted, strict=True):
                 self._leave(job, layer, net)
                 if unfinished := bench.state_of(job):
                     unfinished.unlink(missing_ok=True)
+
+    # -- which layers are fitted next --------------------------------------------------------------------------------
 
     def _further(self) -> bool:
         """Plans the round after one that is done, and says whether there is any."""
@@ -192,23 +180,66 @@ class _Fit:
             memory.plan(again, steps, values=False)
             return True
         else:
-            self._induct()
-            layers = list(range(self.graph.horizon - 1, -1, -1))
+            self._begin_values()
+            layers = self._all_layers()
         memory.plan(layers, steps, values=True)
         return bool(layers)
 
+    def _begin_values(self) -> None:
+        """Values of the last layer are rewards: what these needed of C_L, F needs."""
+        self.memory.loosened[1] = self.memory.loosened[0]
+        self._as_loosened(values=True)
+        self.lessons.induct()
+
+    def _all_layers(self) -> list[int]:
+        return list(range(self.graph.horizon - 1, -1, -1))
+
     def _rewards_again(self) -> list[int]:
         """The layers whose rewards another round may explain, from the last one."""
-        layers = self.payments.layers(self.graph)
-        left = dict(zip(layers, map(self._unexplained, layers), strict=True))
-        wanted = [h for h, (error, variance) in left.items() if error > max(UNEXPLAINED * variance, NEAR**2)]
-        return self._if_it_helps(wanted, {h: error for h, (error, _) in left.items()}, values=False)
+        lessons, paying = self.lessons, self.lessons.paying
+        held_out, learned = self._rows()
+        error = {h: lessons.unexplained(h, held_out) for h in paying}
+        near = NEAR**2 / max(1, len(paying))  # errors of an episode's steps add up
+        wanted = [h for h in paying if error[h] > max(UNEXPLAINED * lessons.spread(h), near)]
+        again = self._if_it_helps(wanted, error, values=False)
+        of_learned = lambda: sum(lessons.unexplained(h, learned) for h in again)  # noqa: E731
+        if again and self._stiff(sum(error[h] for h in again), of_learned, values=False):
+            self._loosen(values=False)
+            return paying
+        return again
 
     def _values_again(self) -> list[int]:
         """The layers whose values another round may bring nearer to their targets, from the last one."""
-        self.left = found = self.shortfall()
-        regret = dict(enumerate(found.of_class.tolist()))
-        return self._if_it_helps(found.layers_above(self.settings.tolerance), regret, values=True)
+        held_out, learned = self._rows()
+        self.left = found = self.lessons.shortfall(held_out)
+        tolerance, lost = self.settings.tolerance, float(found.of_class.sum())
+        again = self._if_it_helps(found.layers_above(tolerance), dict(enumerate(found.of_class.tolist())), values=True)
+        much = lost > MUCH * tolerance * float(found.value.median())
+        of_learned = lambda: float(self.lessons.shortfall(learned).of_class.sum())  # noqa: E731
+        if again and much and self._stiff(lost, of_learned, values=True):
+            self._loosen(values=True)
+            return self._all_layers()
+        return again
+
+    def _rows(self) -> tuple[Tensor, Tensor]:
+        """The simulators that no batch uses, and as many of those that batches use, at the most readings."""
+        held_out = self.lessons.draw.held_out(1)
+        return held_out, self.lessons.draw.learned(len(held_out))
+
+    def _stiff(self, missed: float, of_learned: Callable[[], float], values: bool) -> bool:
+        """Whether networks may be made looser, and miss of what they learned from nearly as much as held-out."""
+        may = self.may_loosen and int(self.memory.loosened[int(values)]) < LOOSEST
+        return may and of_learned() >= STIFF * missed
+
+    def _loosen(self, values: bool) -> None:
+        self.memory.loosened[int(values)] += 1
+        self._as_loosened(values)
+
+    def _as_loosened(self, values: bool) -> None:
+        """Makes networks as loose as memory says, if it does."""
+        if times := int(self.memory.loosened[int(values)]):
+            seed = self.seed.child("loosened", "values" if values else "rewards", times)
+            self.lessons.loosen(values, times, seed)
 
     def _if_it_helps(self, layers: list[int], missed: dict[int, float], values: bool) -> list[int]:
         """Those of the layers that were not fitted in the last round, or of which that round left much less missed."""
@@ -219,128 +250,7 @@ class _Fit:
             before[h] = value
         return again if memory.rounds(values) < self.settings.rounds else []
 
-    @torch.no_grad()
-    def _unexplained(self, layer: int) -> tuple[float, float]:
-        """What the median member misses of a layer's mean rewards, on held-out simulators, and their variance."""
-        states, rows = self.graph.states_of(layer), self.draw.held_out(1)
-        targets, columns = Rewards.of(self.data, self.payments, states), torch.arange(self._view(layer).x.shape[1])
-        by_state = self._said(layer, rows, columns.view(len(states), -1))
-        paid, tried = (part.unflatten(1, (len(states), -1)) for part in (targets.paid, targets.tried))
-        return float(unexplained(by_state, paid[rows], tried[rows]).median()), spread(paid, tried)
-
-    @cached_property
-    @torch.no_grad()
-    def rest(self) -> Tensor:
-        """What networks miss of rewards once fitted, as far as densities tell (`told_of_rest`): [F, R, xi, A]."""
-        count, size = len(self.data.D), (len(self.rows), self.graph.num_states, self.graph.num_actions)
-        found = torch.zeros(self.net.size, *size, dtype=torch.float32)
-        layers = {h: self.graph.states_of(h) for h in self.payments.layers(self.graph)}
-        if not layers or not self.summary.shape[1] or not bool(torch.isfinite(self.summary).all()):
-            return found
-        for h, states in layers.items():
-            found[:, :, states] = self._missed(h)
-
-        def told(rows: Tensor) -> list[Tensor]:
-            looks = Regression(self.summary[rows].double())
-            return [told_of_rest(found[:, rows[:, None], states].double(), looks) for states in layers.values()]
-
-        by_level = self.rows.split(count)
-        for rows, parts in zip(by_level, in_threads(told, by_level), strict=True):
-            for states, part in zip(layers.values(), parts, strict=True):
-                found[:, rows[:, None], states] = part.float()
-        return found
-
-    def _missed(self, layer: int) -> Tensor:
-        """Mean rewards of a layer minus what networks say of them, where they vary and were tried: [F, R, S, A]."""
-        states = self.graph.states_of(layer)
-        targets = Rewards.of(self.data, self.payments, states)
-        paid, tried = (part.unflatten(1, (len(states), -1)).sum(2) for part in (targets.paid, targets.tried))
-        said = self._said(layer, self.rows, self._valued(layer), lambda q: q.mean(3))
-        left = (paid / tried.clamp(min=1)).repeat(self.draw.levels, 1, 1) - said
-        return torch.where(tried.repeat(self.draw.levels, 1, 1) > 0, left, 0)
-
-    def _said(
-        self, layer: int, rows: Tensor, columns: Tensor, made_of: Callable[[Tensor], Tensor] = lambda q: q
-    ) -> Tensor:
-        """What networks say of rewards at columns [S, c] of rows [k], or what is made of it: [F, k, S, c, A] in [0, 1].
-
-        0 at states whose rewards never vary, which nobody asks them about.
-        """
-        view, told = self._view(layer), self.payments.varies[self.graph.states_of(layer)].any(1)
-        columns = columns[told]
-
-        def of_some(few: Tensor) -> Tensor:
-            seen = view.at(self.rewards, few, columns.flatten().expand(len(few), -1))
-            return made_of(seen.q(self.rewards, layer).clamp(0, 1).unflatten(2, columns.shape))
-
-        said = torch.cat([*self._each(of_some, rows.split(FEW))], 1)
-        found = said.new_zeros(*said.shape[:2], len(told), *said.shape[3:])
-        found[:, :, told] = said
-        return found
-
-    @torch.no_grad()
-    def _induct(self) -> None:
-        """V_hat of all states by backward induction, and where the best policy by Q_hat comes."""
-        leaving = []
-        for layer in range(self.graph.horizon - 1, -1, -1):
-            states = self.graph.states_of(layer)
-            leaving.append(torch.zeros(len(self.rows), len(states), self.graph.num_actions, dtype=torch.float32))
-            for rows, best, shares in self._promised(layer):
-                require_finite(best, self.rewards.name, layer)
-                self.memory.V_hat[:, rows[:, None], states], leaving[-1][rows] = best, shares
-        self.memory.walked = self.graph.walked(leaving[::-1])
-
-    def _promised(self, layer: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Of some rows [k] at a time: V_hat [F, k, S] of a layer's states, and shares [k, S, A] of the best actions."""
-        view, targets, columns = self._view(layer), self._values(layer), self._valued(layer)
-
-        def of_some(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            seen = view.at(self.rewards, rows, columns.flatten().expand(len(rows), -1))
-            Q_hat = targets.of_seen(seen)[0].unflatten(2, columns.shape)
-            return rows, Q_hat.amax(-1).mean(-1), best_shares(Q_hat, CLOSE).mean((0, 3))
-
-        return self._each(of_some, self.rows.split(FEW))
-
-    def _each(self, task: Callable[[Tensor], Result], items: Iterable[Tensor]) -> Iterator[Result]:
-        """map(task, items), of several at once where this process has threads for them."""
-        return (map if users_code(self.net) else in_threads)(task, items)
-
-    @torch.no_grad()
-    def shortfall(self) -> Shortfall:
-        """What the members have not learned, on simulators that no batch used, at the most readings."""
-        rows = self.draw.held_out(1)
-
-        def of_layer(layer: int) -> tuple[Tensor, Tensor]:
-            view, targets, valued = self._view(layer), self._values(layer), self._valued(layer)
-            seen = view.at(self.net, rows, valued.flatten().expand(len(rows), -1))
-            said, Q_hat = seen.q(self.net, layer).clamp(0, 1), targets.of_seen(seen)[0]
-            return said.unflatten(2, valued.shape), Q_hat.unflatten(2, valued.shape)
-
-        return shortfall(self.graph, of_layer, self.memory.V_hat[:, rows, 0].mean(1))
-
-    # -- a layer -----------------------------------------------------------------------------------------------------
-
-    def _work(self, job: Job) -> Work:
-        """What is fitted in one job."""
-        states = self.graph.states_of(job.layer)
-        targets = self._values(job.layer) if job.values else Rewards.of(self.data, self.payments, states)
-        return Work(job, self._view(job.layer), targets)
-
-    def _view(self, layer: int) -> View:
-        states = self.graph.states_of(layer)
-        looked_up = states if self.net.looks_up else []
-        D = all_rows([D[:, looked_up].to(torch.float32) for D in self.data.levels.values()])
-        return View(self.data.columns(states).x, D, self.summary, self.scarcity)
-
-    def _valued(self, layer: int) -> Tensor:
-        """The columns [S, n] of a layer's states that their values are means over."""
-        n = self.data.samples[0].x.shape[1]
-        return torch.arange(len(self.graph.states_of(layer)) * n).view(-1, n)[:, :VALUED]
-
-    def _values(self, layer: int) -> Values:
-        n = self.data.samples[0].x.shape[1]
-        memory, rest = self.memory, self.rest[:, :, self.graph.states_of(layer)]
-        return Values.of(self.rewards, self.payments, memory.V_hat, memory.walked, layer, n, rest)
+    # -- who is told, and the disk -----------------------------------------------------------------------------------
 
     def _leave(self, job: Job, fitted: FittedLayer, net: Net) -> None:
         """What is kept of the last span becomes the layer."""
@@ -351,8 +261,6 @@ class _Fit:
         self.memory.ends += (self.memory.done + fitted.steps,)
         self.listener.on_layer(job.values, job.layer, self.memory.done)
         self._save()
-
-    # -- who is told, and the disk -----------------------------------------------------------------------------------
 
     def _hear(self, news: Step | Check) -> None:
         """Of the layer in work, which counts its own steps."""
@@ -366,15 +274,18 @@ class _Fit:
 
     def _save(self) -> None:
         if self.state_file:
-            nets = {"net": self.net.state_dict(), "rewards": self.rewards.state_dict()}
+            nets = {"net": self.lessons.net.state_dict(), "rewards": self.lessons.rewards.state_dict()}
             save_state(self.state_file, self.origin, self.memory.done, {**nets, **self.memory.parts()})
 
     def _go_on_from(self, path: FilePath) -> None:
         """Takes up what `_save` left, and tells again what was told."""
         parts = load_state(path, self.origin)
-        self.net.load_state_dict(parts.pop("net"))
-        self.rewards.load_state_dict(parts.pop("rewards"))
-        self.memory = Memory.of(parts)
+        net, rewards = parts.pop("net"), parts.pop("rewards")
+        self.memory = self.lessons.memory = Memory.of(parts)
+        for values in (False, True):
+            self._as_loosened(values)
+        self.lessons.net.load_state_dict(net)
+        self.lessons.rewards.load_state_dict(rewards)
         for number in self.memory.rounds_begun():
             self.listener.on_round(*self.memory.described(number))
         for done, risk in self.memory.told.tolist():
@@ -386,16 +297,8 @@ class _Fit:
 
     def net_of_snapshots(self) -> Net:
         """All snapshots as members of one class, span by span."""
-        kept = self.memory.kept
+        kept, net = self.memory.kept, self.lessons.net
         stacked = {
-            name: torch.cat([weights[name] for weights in kept[int(name.split(".")[1])]]) for name in self.net.stacked()
+            name: torch.cat([weights[name] for weights in kept[int(name.split(".")[1])]]) for name in net.stacked()
         }
-        return self.net.cpu().with_members(stacked)
-
-
-def _copy(net: Net) -> Net:
-    """The same members, to be trained apart."""
-    copy = net.with_members(net.stacked())
-    for mine, theirs in zip(copy.parameters(), net.parameters(), strict=True):
-        mine.requires_grad_(theirs.requires_grad)
-    return copy
+        return net.cpu().with_members(stacked)

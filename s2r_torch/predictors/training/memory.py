@@ -28,6 +28,7 @@ class Memory:
     """All that a fit goes on from, but for its networks and the layer in work; it grows as the fit does."""
 
     V_hat: Tensor  # [F, R, xi]
+    loosened: Tensor  # [2] how often networks of rewards, and of values, were made anew with a larger C_L
     missed: Tensor  # [2, H] what rewards and values of a layer missed when they were last looked at
     walked: Tensor  # [R, xi] how often the best policy by Q_hat comes to a state, members together
     told: Tensor  # [k, 2] steps done, mean risk
@@ -41,6 +42,7 @@ class Memory:
         """Before the first step."""
         return Memory(
             V_hat,
+            torch.zeros(2, dtype=torch.int64),
             torch.full((2, horizon), math.inf, dtype=torch.float64),
             torch.zeros_like(V_hat[0]),
             torch.zeros(0, 2, dtype=torch.float64),
@@ -110,6 +112,7 @@ class Memory:
                 "jobs": jobs,
                 "ends": torch.tensor(self.ends, dtype=torch.int64),
                 "V_hat": self.V_hat,
+                "loosened": self.loosened,
                 "missed": self.missed,
                 "walked": self.walked,
                 "told": self.told,
@@ -129,6 +132,7 @@ class Memory:
             spans.setdefault(int(span), {})[name] = value
         return Memory(
             found["V_hat"],
+            found["loosened"],
             found["missed"],
             found["walked"],
             found["told"],

@@ -66,6 +66,7 @@ class Trainer:
             folder=self.folder,
             state=self.folder / f"{label}.safetensors" if self.folder else None,
             workers=self.workers,
+            may_loosen=kind.certified and settings.get("lipschitz_bound") is None,
         )
 
     def _listener(self, label: str) -> Listener:
