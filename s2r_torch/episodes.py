@@ -104,7 +104,7 @@ class Guard:
         return len(self.ids)
 
     def reset(self, n: int, generators: Sequence[torch.Generator]) -> Tensor:
-        _require_episodes(n)
+        require_episodes(n)
         require_generators(generators, len(self))
         self.ledger.add(self.purpose, n * len(self.ids))
         self._total = torch.zeros(len(self.ids), n, dtype=torch.float64)
@@ -313,7 +313,8 @@ def require_generators(generators: Sequence[torch.Generator], count: int) -> Non
         raise SettingError(expected=f"{count} generators, one per simulator, in a list", got=got, cause=cause)
 
 
-def _require_episodes(n: int) -> None:
+def require_episodes(n: int) -> None:
+    """Raises SettingError unless it is a number of episodes."""
     if not isinstance(n, int | np.integer) or n < 1:
         raise SettingError(expected="n >= 1 episodes", got=printable(repr(n)), cause="an empty budget")
 

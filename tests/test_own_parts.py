@@ -371,8 +371,8 @@ def test_a_class_s_constructor_is_a_door():
         Counted("3")
 
 
-def test_a_closed_world_is_started_again_before_it_is_stepped():
-    stepped = FunctionFamily(
+def stepped_world():
+    return FunctionFamily(
         name="walk",
         step=lambda theta, place, action: (place + action, 0.0),
         start=0,
@@ -382,6 +382,26 @@ def test_a_closed_world_is_started_again_before_it_is_stepped():
         prior=uniform_prior((0.0, 1.0)),
         sensor=AffineSensor(("x",)),
     ).world(torch.zeros(1), torch.Generator())
+
+
+@pytest.mark.parametrize("world", [lambda: FAMILY.world(THETA[0], torch.Generator()), stepped_world])
+def test_worlds_take_numbers_of_episodes_and_an_action_for_each(world):
+    here = world()
+    for n in (0, -1, 2.5, "3", None):
+        with pytest.raises(SettingError, match="n >= 1 episodes"):
+            here.reset(n)
+    here.reset(2)
+    for actions in ([0, 1], torch.zeros(3, dtype=torch.int64), torch.zeros(2), torch.tensor(0), None):
+        with pytest.raises(SettingError, match=r"int64 actions of shape \[2\]"):
+            here.step(actions)
+    with pytest.raises(SettingError, match="actions in 0 .. 1; got 0 .. 5"):
+        here.step(torch.tensor([0, 5]))
+    here.reset(2)
+    assert len(here.step(torch.tensor([0, 1]))) == 2
+
+
+def test_a_closed_world_is_started_again_before_it_is_stepped():
+    stepped = stepped_world()
     stepped.reset(2)
     stepped.close()
     with pytest.raises(SettingError, match="reset before step"):

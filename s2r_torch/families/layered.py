@@ -13,7 +13,7 @@ from torch import Tensor
 from s2r_torch.arrays import real_tensor
 from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.defaults import plainly
-from s2r_torch.episodes import require_generator, require_generators
+from s2r_torch.episodes import require_actions, require_episodes, require_generator, require_generators
 from s2r_torch.errors import SettingError
 from s2r_torch.families.noise import bernoulli
 from s2r_torch.held import faults_of
@@ -98,10 +98,13 @@ class LayeredWorld:
         self._state: Tensor | None = None
 
     def reset(self, n: int) -> Tensor:
+        require_episodes(n)
         return self._enter(torch.zeros(1, n, dtype=torch.int64))
 
     def step(self, actions: Tensor) -> Tensor:
-        following = self.model.graph.next_state[running(self._state), actions[None]]
+        state = running(self._state)
+        require_actions(actions, state.shape[1:], self.spec.num_actions)
+        following = self.model.graph.next_state[state, actions[None]]
         self._state = None if bool((following < 0).any()) else following
         return self._enter(running(self._state))
 

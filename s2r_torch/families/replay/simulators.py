@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.defaults import plainly
-from s2r_torch.episodes import require_generators
+from s2r_torch.episodes import require_actions, require_episodes, require_generators
 from s2r_torch.families.layered import require_ids, running
 from s2r_torch.families.replay.tree import Episode, ReplayTree
 
@@ -118,13 +118,15 @@ class SteppedWorld:
         self._step = 0
 
     def reset(self, n: int) -> Tensor:
+        require_episodes(n)
         self._walks, self._walk_of, self._step = [], [0] * n, 0
         self._walks.append(self._along(()))
         return self._read(self._walk_of)
 
     def step(self, actions: Tensor) -> Tensor:
+        before = running(self._walk_of if self._step + 1 < self.spec.horizon else None)
+        require_actions(actions, (len(before),), self.spec.num_actions)
         self._step += 1
-        before = running(self._walk_of if self._step < self.spec.horizon else None)
         ways = list(zip(before, actions.tolist(), strict=True))  # (walk, action) of every episode
         apart = {way: number for number, way in enumerate(dict.fromkeys(ways))}
         going, moved = dict(reversed(apart)), []  # the first of its actions that a walk goes on with
