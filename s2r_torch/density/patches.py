@@ -184,7 +184,10 @@ class Patches:
             index = index + (near + MARGIN) * stride
             weights.append(weight.to(self.values.dtype)[:, None])
         flat = self.values.view(-1)
-        corners = [flat[index + offset] for offset in _offsets(strides)]  # the last axis fastest
+        picked = (
+            flat.index_select(0, (index + offset).flatten()) for offset in _offsets(strides)
+        )  # faster than flat[..]
+        corners = [values.view(index.shape) for values in picked]  # the last axis fastest
         for weight in reversed(weights):
             corners = [torch.lerp(a, b, weight) for a, b in zip(corners[::2], corners[1::2], strict=True)]
         return corners[0].mT

@@ -213,7 +213,9 @@ class Values:
             predicted = seen.q_of(self.teacher, self.layer, some).clamp(0, 1)
             r_hat = r_hat.repeat(len(predicted), 1, 1, 1)
             r_hat[:, some] = torch.where(varies[some], predicted, r_hat[:, some])
-        return (r_hat + self.beside[:, seen.rows[:, None], self.state[seen.columns]]).clamp(0, 1), None
+        place = seen.rows[:, None] * self.beside.shape[2] + self.state[seen.columns]  # [k, c] among all [R, S]
+        beside = self.beside.flatten(1, 2).index_select(1, place.flatten()).unflatten(1, place.shape)
+        return (r_hat + beside).clamp(0, 1), None
 
     def to(self, device: torch.device) -> Values:
         teacher = None if self.teacher is None else self.teacher.to(device)
