@@ -46,10 +46,9 @@ from s2r_torch.workers.engines import SERIAL, Made, Workers
 Result = TypeVar("Result")
 
 UNEXPLAINED = 0.1  # share of the variance of mean rewards between simulators that may be left so
-NEAR = 0.05  # root mean squared error of an episode's mean rewards that is no reason for a further round
+NEAR = 0.05  # root mean squared error of mean rewards that is no reason for a further round
 STIFF = 0.5  # share of what is missed held-out that is missed in batches, too, where C_L keeps networks from it
 LOOSEST = 2  # times that networks are made looser, at most: then densities' noise is what they follow
-MUCH = 4.0  # times the tolerance that values of a class lose before all its layers are fitted anew
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,41 +198,37 @@ class _Fit:
         lessons, paying = self.lessons, self.lessons.paying
         held_out, learned = self._rows()
         error = {h: lessons.unexplained(h, held_out) for h in paying}
-        near = NEAR**2 / max(1, len(paying))  # errors of an episode's steps add up
-        wanted = [h for h in paying if error[h] > max(UNEXPLAINED * lessons.spread(h), near)]
+        wanted = [h for h in paying if error[h] > max(UNEXPLAINED * lessons.spread(h), NEAR**2)]
         again = self._if_it_helps(wanted, error, values=False)
+        missed = sum(error[h] for h in again)
         of_learned = lambda: sum(lessons.unexplained(h, learned) for h in again)  # noqa: E731
-        if again and self._stiff(sum(error[h] for h in again), of_learned, values=False):
-            self._loosen(values=False)
-            return paying
-        return again
+        return self._again_or_anew(again, paying, missed, of_learned, values=False)
 
     def _values_again(self) -> list[int]:
         """The layers whose values another round may bring nearer to their targets, from the last one."""
         held_out, learned = self._rows()
         self.left = found = self.lessons.shortfall(held_out)
-        tolerance, lost = self.settings.tolerance, float(found.of_class.sum())
-        again = self._if_it_helps(found.layers_above(tolerance), dict(enumerate(found.of_class.tolist())), values=True)
-        much = lost > MUCH * tolerance * float(found.value.median())
+        regret = dict(enumerate(found.of_class.tolist()))
+        again = self._if_it_helps(found.layers_above(self.settings.tolerance), regret, values=True)
         of_learned = lambda: float(self.lessons.shortfall(learned).of_class.sum())  # noqa: E731
-        if again and much and self._stiff(lost, of_learned, values=True):
-            self._loosen(values=True)
-            return self._all_layers()
-        return again
+        return self._again_or_anew(again, self._all_layers(), sum(regret.values()), of_learned, values=True)
 
     def _rows(self) -> tuple[Tensor, Tensor]:
         """The simulators that no batch uses, and as many of those that batches use, at the most readings."""
         held_out = self.lessons.draw.held_out(1)
         return held_out, self.lessons.draw.learned(len(held_out))
 
-    def _stiff(self, missed: float, of_learned: Callable[[], float], values: bool) -> bool:
-        """Whether networks may be made looser, and miss of what they learned from nearly as much as held-out."""
-        may = self.may_loosen and int(self.memory.loosened[int(values)]) < LOOSEST
-        return may and of_learned() >= STIFF * missed
-
-    def _loosen(self, values: bool) -> None:
-        self.memory.loosened[int(values)] += 1
+    def _again_or_anew(
+        self, again: list[int], every: list[int], missed: float, of_learned: Callable[[], float], values: bool
+    ) -> list[int]:
+        """Layers that are fitted again; or all, anew, where C_L is in the way and that is at most twice the work."""
+        loosened = self.memory.loosened
+        may = self.may_loosen and loosened[int(values)] < LOOSEST and again and 2 * len(again) >= len(every)
+        if not (may and of_learned() >= STIFF * missed):
+            return again
+        loosened[int(values)] += 1
         self._as_loosened(values)
+        return every
 
     def _as_loosened(self, values: bool) -> None:
         """Makes networks as loose as memory says, if it does."""
