@@ -68,7 +68,11 @@ class ExplorationError(S2RError, RuntimeError):
 
 
 class AmbiguousMergeError(ExplorationError):
-    """Two paths are neither clearly the same state nor clearly different ones."""
+    """Two paths are neither clearly the same state nor clearly different ones; more readings may tell, or may not."""
+
+    def __init__(self, *, expected: str, got: str, cause: str, more_may_tell: bool):
+        super().__init__(expected=expected, got=got, cause=cause)
+        self.more_may_tell = more_may_tell
 
 
 class UnlikeSimulatorsError(S2RError, RuntimeError):

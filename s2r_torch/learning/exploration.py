@@ -31,6 +31,10 @@ from s2r_torch.workers.simulators import each_simulators
 
 PATHS = 4  # that are looked at together
 BAND_LEVEL, BAND_DRAWS = 0.95, 200
+TOO_NOISY = (
+    "too much noise: raise n_merge_most (it falls like the square root of readings); or states so alike that only a "
+    "declared zeta can say whether they are one"
+)
 LARGEST_SHIFT = 1.0  # of one state, means differ by far less than the spread of a reading
 LARGEST_Z = 6.0  # of one state, a larger pooled difference has probability below 1e-5 (`density.difference`)
 
@@ -105,13 +109,15 @@ def explore(
         merge: when two paths end in the same state.
         n_dist: observations per state and simulator for D_hat.
         seed: named stream; every sequence of actions has its own.
-        on_visit: called after every visited path, layer by layer; states have numbers in the order of finding.
+        on_visit: called after every visited path, layer by layer, and again from the first one on where they are
+            looked at again; states have numbers in the order of finding.
 
     Returns:
         The graph with states in depth-first order, densities, and the visits.
 
     Raises:
-        AmbiguousMergeError: a distance neither clearly small nor clearly large, or a small one that is no accident.
+        AmbiguousMergeError: a distance neither clearly small nor clearly large, or a small one that is no accident,
+            with `n_merge_most` readings, too.
         ExplorationError: more states in a layer than S; or a grid so coarse that densities look alike where readings
             do not.
         ObservationError: observations off the grid or not finite.
@@ -129,10 +135,16 @@ def explore(
         that are still to come.
     """
     search = _Search(simulators, estimator, merge, seed, on_visit)
-    paths: list[Path] = [()]
-    for _ in range(simulators.spec.horizon):
-        paths = search.look_at(paths)
-    graph, visits = search.found()
+    while True:
+        try:
+            graph, visits = search.found()
+            break
+        except AmbiguousMergeError as error:
+            more = merge.with_more()
+            if more is None or not error.more_may_tell:
+                raise
+            merge = more
+            search = _Search(simulators, estimator, merge, seed.child("more", merge.n_merge), on_visit)
     D_hat = estimate_patches(simulators, graph, estimator, n_dist, seed)
     return Exploration(graph, D_hat, visits, merge.n_merge, n_dist)
 
@@ -202,7 +214,14 @@ class _Search:
         self.deciders = self.simulators.select(range(min(self.merge.deciders, len(self.simulators))))
         self.walks = Walks(self.simulators.spec.horizon, self.simulators.spec.num_actions)
 
-    def look_at(self, paths: list[Path]) -> list[Path]:
+    def found(self) -> tuple[StateGraph, tuple[Visit, ...]]:
+        """The graph, its states numbered depth first, and the visits in depth-first order: that of paths as words."""
+        paths: list[Path] = [()]
+        for _ in range(self.simulators.spec.horizon):
+            paths = self._look_at(paths)
+        return self._in_order()
+
+    def _look_at(self, paths: list[Path]) -> list[Path]:
         """Finds the states at the ends of a layer's paths; returns the paths to the next layer."""
         self.layer = []
         with closing(self._ends(paths)) as ends:
@@ -231,8 +250,7 @@ class _Search:
             with closing(each_simulators(task, some, *shared)) as parts:
                 yield from parts
 
-    def found(self) -> tuple[StateGraph, tuple[Visit, ...]]:
-        """The graph, its states numbered depth first, and the visits in depth-first order: that of paths as words."""
+    def _in_order(self) -> tuple[StateGraph, tuple[Visit, ...]]:
         order = sorted(range(len(self.paths)), key=self.paths.__getitem__)
         number = {state: i for i, state in enumerate(order)}
         visits = {path: replace(visit, state=number[visit.state]) for path, visit in sorted(self.visits.items())}
@@ -277,23 +295,21 @@ class _Search:
             expected = f"{names}, which lie below {same:.3g} as one state does, to agree on average over simulators"
         else:
             return distance <= same
+        moved = self._moved(seen, nearest, threshold)
         raise AmbiguousMergeError(
             expected=expected,
             got=f"a median distance of {distance:.3g} over {len(self.deciders)} simulators, where densities are "
-            f"{height:.3g} high and two estimates of one density differ by up to {noise:.3g}; pooled, z = {z:.1f}",
-            cause=self._why_ambiguous(seen, nearest, threshold),
+            f"{height:.3g} high and two estimates of one density, of {self.merge.n_merge} readings, differ by up to "
+            f"{noise:.3g}; pooled, z = {z:.1f}",
+            cause=f"theta changes where actions lead: {moved}" if moved else TOO_NOISY,
+            more_may_tell=not moved,
         )
 
-    def _why_ambiguous(self, seen: _Seen, nearest: _State, threshold: float) -> str:
-        """The likely cause: some simulators are sure that it is one state and others that it is not, or none is."""
+    def _moved(self, seen: _Seen, nearest: _State, threshold: float) -> str:
+        """That some simulators are sure that it is one state and others that it is not, or nothing."""
         each = sup_distance(seen.D, nearest.seen.D)  # [deciders]
         same, different = int((each < threshold / 2).sum()), int((each > 2 * threshold).sum())
-        if min(same, different) >= len(each) / 4:
-            return f"theta changes where actions lead: one state in {same} simulators, two in {different}"
-        return (
-            "too much noise: raise n_merge (it falls like its square root); or states so alike that only a declared "
-            "zeta can say whether they are one"
-        )
+        return f"one state in {same} simulators, two in {different}" if min(same, different) >= len(each) / 4 else ""
 
     def _require_alike(self, seen: _Seen, state: _State) -> None:
         """Raises ExplorationError where readings differ and densities do not: the grid does not see it."""

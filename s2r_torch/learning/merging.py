@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from s2r_torch.density.difference import PARTS
 from s2r_torch.schema import Positive, Range, Settings, Share, Size
 
+MORE = 4  # times as many observations halve the noise
 TIMES_NOISE = 1.5  # medians of one state's distances lie at 0.3 to 0.7 of the noise, of different states above 3
 
 
@@ -29,6 +30,8 @@ class MergeSettings(Settings):
 
     Args:
         n_merge: observations per path and simulator that decide; separate from those that estimate densities.
+        n_merge_most: where these do not tell, all paths are looked at again, with four times as many fresh ones, up to
+            that many.
         zeta: separation of states in sup norm, "auto" or None. Runs put the family's own zeta in place of "auto".
         relative: share of the height, used when zeta is None.
         margin: distances within this share of the threshold, on either side, are ambiguous: an error.
@@ -40,11 +43,17 @@ class MergeSettings(Settings):
     """
 
     n_merge: Annotated[int, Range(PARTS)] = 250
+    n_merge_most: Size = 4000
     zeta: Positive | Literal["auto"] | None = "auto"
     relative: Share = 0.5
     margin: Annotated[float, Range(0, 1, open="high")] = 0.25
     deciders: Size = 16
     band_deciders: Size = 5
+
+    def with_more(self) -> MergeSettings | None:
+        """The same with more observations; None where there are as many as may be."""
+        n = min(MORE * self.n_merge, self.n_merge_most)
+        return replace(self, n_merge=n) if n > self.n_merge else None
 
     def threshold(self, noise: float, height: float) -> float:
         """The distance between the same state and different ones."""

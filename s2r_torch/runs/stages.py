@@ -99,12 +99,13 @@ def explore(context: Context) -> Explored:
 
     def on_visit(visit: exploration.Visit) -> None:
         nonlocal visited
-        visited += 1
+        visited = visited + 1 if visit.path else 1
         progress.advance(visited, f"path {told(visit.path)}: {'state' if visit.merged else 'new state'} {visit.state}")
 
     found = exploration.explore(simulators, estimator, merge, n_dist, context.seed.child("explore"), on_visit)
-    progress.say(f"{found.graph.num_states} states, {found.graph.states_per_layer} per layer")
-    return Explored(estimator, merge, found)
+    more = f", {found.n_merge} readings a path" if found.n_merge > merge.n_merge else ""
+    progress.say(f"{found.graph.num_states} states, {found.graph.states_per_layer} per layer{more}")
+    return Explored(estimator, replace(merge, n_merge=found.n_merge), found)
 
 
 def train(context: Context, explored: Explored) -> Trained:

@@ -13,11 +13,12 @@ from support.lanes import Lane, LaneSimulators, LaneWorld
 from s2r_torch.encoders.regression import Regression
 from s2r_torch.errors import S2RError, SettingError, SimulatorError
 from s2r_torch.families import make_family
-from s2r_torch.families.check import LEVELS, NOTE, OK, REFUSED, Finding, Report, check_family, payoff
+from s2r_torch.families.check import LEVELS, NOTE, OK, REFUSED, Finding, Report, check_family, payoff, truth
 from s2r_torch.families.check.contract import PAIRS, rows_repeated, rows_together
 from s2r_torch.families.check.overlap import overlaps
 from s2r_torch.families.gym.family import GymFamily
 from s2r_torch.families.sensors import AffineSensor, uniform_prior
+from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.runs.checking import check_for_a_run
 
 HONEST = {
@@ -35,8 +36,7 @@ def test_honest_families_give_no_alarm(make):
     assert report.refused == () and {f.level for f in report.findings} <= set(LEVELS)
     report.require()
     unregistered = {"name and parameters", "truth"} if isinstance(make(), Lane) else set()
-    overlapping = {"states can be told apart"} if report.family == "mixture" else set()  # n_merge=380, it says
-    assert {f.checked for f in report.notes} <= unregistered | overlapping, report.lines()
+    assert {f.checked for f in report.notes} <= unregistered, report.lines()
     assert report.episodes > 1e4 and all(f.found for f in report.findings)
 
 
@@ -362,7 +362,6 @@ NOTED = {
         "readings vary",
         "rounded",
     ),
-    "close states": ({"spacing": 0.02}, "states can be told apart", "n_merge"),
     "no close": (
         {"worlds": type("W", (LaneWorld,), {"begin": lambda self: setattr(self, "port", Port())})},
         "worlds",
@@ -419,6 +418,15 @@ def test_what_few_readings_hardly_tell_is_looked_at_again(monkeypatch):
     assert check_family(Faint())["what pays shows"][0].level == OK
     monkeypatch.setattr(payoff, "LOOKS", payoff.LOOKS[:1])
     assert check_family(Faint())["what pays shows"][0].level != OK
+
+
+def test_how_many_readings_close_states_take_is_said_and_noted_where_no_run_draws_them(monkeypatch):
+    check = lambda: check_family(Lane(spacing=0.01), only={"one state graph for all"})["states can be told apart"][0]  # noqa: E731
+    assert (MergeSettings().n_merge, MergeSettings().n_merge_most) == (truth.N_MERGE, truth.N_MERGE_MOST)
+    found = check()
+    assert found.level == OK and "a run draws more, about 2600 are enough" in found.found
+    monkeypatch.setattr(truth, "N_MERGE_MOST", 2500)
+    assert check().level == NOTE and check().write == "density.merge.n_merge_most=2600 or more"
 
 
 # -- where the family knows no states ----------------------------------------------------------------------------------

@@ -19,15 +19,17 @@ from s2r_torch.density.patches import dense
 from s2r_torch.episodes import Guard, Ledger, observe
 from s2r_torch.errors import AmbiguousMergeError, ExplorationError, GraphMismatchError, ObservationError, SettingError
 from s2r_torch.learning import estimator as exploration
+from s2r_torch.learning import exploration as searching
 from s2r_torch.learning.estimator import estimate_densities
 from s2r_torch.learning.exploration import LARGEST_Z, explore
 from s2r_torch.learning.merging import MergeSettings
+from s2r_torch.learning.walks import walks_of
 from s2r_torch.rng import Seed
 from s2r_torch.tours import readings, walk
 
 THETA = (-0.9, 0.1, 0.7, 0.4)
-MERGE = MergeSettings(n_merge=150, zeta=None, deciders=3)
-AUTO = MergeSettings(n_merge=300, deciders=4)
+MERGE = MergeSettings(n_merge=150, n_merge_most=150, zeta=None, deciders=3)
+AUTO = MergeSettings(n_merge=300, n_merge_most=300, deciders=4)
 SHAPES = list(itertools.product((1, 2, 3, 4), (2, 3), (0, 1)))
 
 
@@ -168,7 +170,7 @@ def test_an_ambiguous_distance_is_an_error_that_names_both_paths():
     """At a threshold just above the noise, two samples of one state are neither the same nor different."""
     world = same_twice()
     distance = explored(world).visits[-1].distance
-    with pytest.raises(AmbiguousMergeError, match=r"paths \(1,\) and \(0,\).*raise n_merge"):
+    with pytest.raises(AmbiguousMergeError, match=r"paths \(1,\) and \(0,\).*raise n_merge_most"):
         explored(world, replace(MERGE, zeta=2.1 * distance))
     with pytest.raises(AmbiguousMergeError):
         explored(world, replace(MERGE, zeta=1.9 * distance))
@@ -230,17 +232,51 @@ def test_a_few_noisy_simulators_do_not_raise_the_noise():
 
 def test_too_much_noise_to_tell_anything_is_an_error():
     """Two samples of four observations differ by as much as states that share no observation."""
-    with pytest.raises(AmbiguousMergeError, match="raise n_merge"):
-        explored(same_twice(), replace(AUTO, n_merge=4))
+    with pytest.raises(AmbiguousMergeError, match="raise n_merge_most"):
+        explored(same_twice(), replace(AUTO, n_merge=4, n_merge_most=4))
 
 
 def test_alike_states_are_not_merged_in_silence():
     """States that noise can just tell apart: the run stops, names both and the noise; more samples go through."""
     world = random_world(4, 3, 2)
     near = Near(world.graph, world.number, world.rewards, world.tilt)
-    with pytest.raises(AmbiguousMergeError, match=r"paths \(.*\) and \(.*two estimates of one density differ by"):
-        explored(near, replace(AUTO, n_merge=100))
+    with pytest.raises(
+        AmbiguousMergeError, match=r"paths \(.*\) and \(.*two estimates of one density, of 100 readings"
+    ):
+        explored(near, replace(AUTO, n_merge=100, n_merge_most=100))
     world.graph.require_same(explored(near, replace(AUTO, n_merge=600)).graph)
+
+
+def nearly(n_merge, most, ledger=None):
+    """What is found of states that 100 readings do not tell apart, and the paths that were looked at."""
+    world, seen = random_world(4, 3, 2), []
+    near = Near(world.graph, world.number, world.rewards, world.tilt)
+    guard, merge = near.guard(THETA, ledger=ledger or Ledger()), replace(AUTO, n_merge=n_merge, n_merge_most=most)
+    try:
+        found = explore(guard, estimator_of(near), merge, 60, Seed.root(0), lambda visit: seen.append(visit.path))
+        world.graph.require_same(found.graph)
+    except AmbiguousMergeError as error:
+        found = error
+    return found, seen
+
+
+def test_where_readings_do_not_tell_four_times_as_many_are_drawn():
+    """All of them fresh, all of them counted; what was needed is said, and what was not enough."""
+    ledger, straight = Ledger(), Ledger()
+    found, seen = nearly(100, 4000, ledger)
+    assert found.n_merge == 400 and seen.count(()) == 2
+    again, once = nearly(400, 4000, straight)
+    assert again.n_merge == 400 and once.count(()) == 1
+    assert ledger.counts["test"] - straight.counts["test"] == len(walks_of(found.graph)) * 100 * 4
+    assert again.visits[-1].distance != found.visits[-1].distance
+    error, seen = nearly(90, 100)
+    assert "of 100 readings" in str(error) and seen.count(()) == 2
+
+
+def test_no_number_of_readings_tells_where_theta_changes_what_is_reached(monkeypatch):
+    monkeypatch.setattr(searching._Search, "_moved", lambda *given: "one state in 2 simulators, two in 2")
+    error, seen = nearly(100, 4000)
+    assert "theta changes where actions lead" in str(error) and seen.count(()) == 1
 
 
 @dataclass(frozen=True, eq=False)
