@@ -30,25 +30,25 @@ class MergeSettings(Settings):
 
     Args:
         n_merge: observations per path and simulator that decide; separate from those that estimate densities.
-        n_merge_most: where these do not tell, all paths are looked at again, with four times as many fresh ones, up to
-            that many.
         zeta: separation of states in sup norm, "auto" or None. Runs put the family's own zeta in place of "auto".
         relative: share of the height, used when zeta is None.
         margin: distances within this share of the threshold, on either side, are ambiguous: an error.
         deciders: how many simulators decide; all, if there are fewer.
         band_deciders: on how many of them the noise of a state is measured (2 to 20 ms each).
+        n_merge_most: where these do not tell, all paths are looked at again, with four times as many fresh ones, up to
+            that many.
 
     Raises:
         SettingError: a number out of range.
     """
 
     n_merge: Annotated[int, Range(PARTS)] = 250
-    n_merge_most: Size = 4000
     zeta: Positive | Literal["auto"] | None = "auto"
     relative: Share = 0.5
     margin: Annotated[float, Range(0, 1, open="high")] = 0.25
     deciders: Size = 16
     band_deciders: Size = 5
+    n_merge_most: Size = 4000
 
     def with_more(self) -> MergeSettings | None:
         """The same with more observations; None where there are as many as may be."""

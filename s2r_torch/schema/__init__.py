@@ -16,7 +16,7 @@ docstring's `Args` say what is meant (`explained`):
 Traceback (most recent call last):
     ...
 s2r_torch.errors.SettingError: expected a key of density.merge: n_merge, zeta, relative, margin, deciders, \
-band_deciders; got density.merge.n_merg; likely cause: a typo for n_merge
+band_deciders, n_merge_most; got density.merge.n_merg; likely cause: a typo for n_merge
 """
 
 from s2r_torch.schema.kinds import (
