@@ -104,11 +104,15 @@ def test_without_an_error_nothing_ends():
 )
 def test_signals_are_heard_inside_and_left_as_they_were(name, code):
     number = signal.Signals[f"SIG{name}"]
-    before = signal.getsignal(number)
-    with pytest.raises(Ended) as ended, clear_ending(Console(quiet=True), "nothing"):
-        os.kill(os.getpid(), number)
-        signal.pause()
-    assert ended.value.code == code and signal.getsignal(number) == before
+    before = signal.default_int_handler if name == "INT" else signal.SIG_DFL
+    started_with = signal.signal(number, before)  # a shell that starts this in the background has some ignored
+    try:
+        with pytest.raises(Ended) as ended, clear_ending(Console(quiet=True), "nothing"):
+            os.kill(os.getpid(), number)
+            signal.pause()
+        assert ended.value.code == code and signal.getsignal(number) == before
+    finally:
+        signal.signal(number, started_with)
 
 
 def test_a_signal_that_was_ignored_stays_ignored():
