@@ -29,7 +29,7 @@ from s2r_torch.families.mixture.predictors import MixturePredictors
 from s2r_torch.files.tensors import OURS
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets.architectures import LookupNet
-from s2r_torch.predictors.registry import NETS, net_class
+from s2r_torch.predictors.registry import NETS
 from s2r_torch.problem import Problem
 
 
