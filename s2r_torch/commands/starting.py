@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import atexit
 import os
+import resource
 import signal
 import sys
 from functools import partial
 from importlib import import_module
 
 from s2r_torch.signals import ENDING, ignore_signals
+
+LEAST = 1 << 30  # bytes: a policy is deployed with 0.8 of it
 
 
 def end_on_signals() -> None:
@@ -41,9 +44,18 @@ def have_outputs() -> None:
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
+def have_addresses() -> None:
+    """With too few for the libraries (`ulimit -v`), some say anything, and OpenBLAS waits for ever: one line before."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < LEAST:
+        print(f"MemoryError: expected ulimit -v of {LEAST >> 10} at least; got {limit >> 10}", file=sys.stderr)
+        sys.exit(2)
+
+
 def _start(name: str) -> None:
     have_outputs()
     end_on_signals()
+    have_addresses()
     atexit.register(ignore_signals)  # last of all: Python would then put defaults back, which kill
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads fight over shared cores
     try:

@@ -23,7 +23,7 @@ from s2r_torch.encoders.encoding import Encoding
 from s2r_torch.episodes import Ledger
 from s2r_torch.families.contract import Family, require_family
 from s2r_torch.families.draws import Draws
-from s2r_torch.families.recipe import require_travel
+from s2r_torch.families.recipe import EncodedRecipe, FamilyRecipe, recipe_of, require_travel
 from s2r_torch.files.whole import fixed_path
 from s2r_torch.given import FILE, require_having, taking
 from s2r_torch.planner.looking import NOTE
@@ -74,6 +74,14 @@ class Results:
     compared: Compared
     evaluated: Evaluated
     finished: dict[str, Finished]  # stage -> what it found and took, in order
+
+    def __getstate__(self) -> dict[str, Any]:  # a family travels as its recipe
+        return {**vars(self), "family": recipe_of(self.family) or self.family}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        family = state["family"]
+        made = family.made() if isinstance(family, FamilyRecipe | EncodedRecipe) else family
+        vars(self).update(state, family=made)
 
     @property
     def meta_policy(self) -> MetaPolicy:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import threading
 import time
@@ -19,9 +20,11 @@ from typing import Any
 import torch
 from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky.backend import resource_tracker
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from joblib.parallel import BACKENDS
 
+from s2r_torch.signals import ENDING
 from s2r_torch.workers.engines import LOSSES, Made, Task, Tell, died, unheard
 from s2r_torch.workers.parcels import Parcel, do, pack, unpack
 
@@ -45,6 +48,7 @@ class Processes:
         int(os.environ.get(LIMIT, "1"))
         if "loky" not in BACKENDS:
             raise ValueError("no processes, but threads")
+        _have_tracker()
         self.count, self.threads, self.cpu_seconds = count, count, 0.0
         self._starting: Generator[Any, None, None] | None = None
 
@@ -99,6 +103,18 @@ class Processes:
                 mmap_mode="c",  # in memory; what a task writes is its own
             )
             return run(delayed(_do)(common, parcel, threads, os.getpid()) for parcel in parcels)
+
+
+def _have_tracker() -> None:
+    """Starts the process that cleans up after joblib's, deaf to the signals that a terminal sends to all of them.
+
+    Of joblib 1.6: it is deaf to SIGINT and SIGTERM alone, dies of others, and a new one does not know what to clean up.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # which it inherits
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _do(common: Parcel, parcel: Parcel, threads: int, parent: int) -> Parcel:

@@ -1,6 +1,7 @@
 """Whole runs at smoke size: what they write, that they repeat bit by bit, and what they say when things go wrong."""
 
 import json
+import pickle
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -53,6 +54,10 @@ MIXTURE = (
     "budget.n_test=500",
     "budget.num_simulators=4",
 )
+
+
+class ByHand:
+    name = "by_hand"
 
 
 def grid_run(*overrides: str, folder=None, progress=None) -> Results:
@@ -203,6 +208,15 @@ def test_the_best_attempt_is_gone_on_with(earned, best, attempts):
 def single_state() -> StateGraph:
     """One state, two actions."""
     return StateGraph(torch.tensor([[-1, -1]]), torch.tensor([0]), ((),))
+
+
+def test_results_travel_with_their_family(finished):
+    again = pickle.loads(pickle.dumps(finished))
+    assert type(again.family) is Grid and again.family.parameters() == finished.family.parameters()
+    assert Summary.of(again) == Summary.of(finished)
+    assert torch.equal(again.draws.theta("test", 3), finished.draws.theta("test", 3))
+    by_hand = pickle.loads(pickle.dumps(replace(finished, family=ByHand())))
+    assert type(by_hand.family) is ByHand  # registered nowhere: as it is
 
 
 def test_every_episode_is_counted(finished):

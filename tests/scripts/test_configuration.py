@@ -295,6 +295,18 @@ starting.plan()
     assert done.returncode == 2 and done.stderr.startswith(raised.partition("(")[0]) and done.stderr.count("\n") == 1
 
 
+def test_too_few_addresses_are_one_line_before_a_library_asks_for_them():
+    code = """
+import resource
+from s2r_torch.commands import starting
+starting.import_module = lambda name: starting.sys.exit("imported")
+resource.setrlimit(resource.RLIMIT_AS, (starting.LEAST - 1, resource.RLIM_INFINITY))
+starting.plan()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "MemoryError: expected ulimit -v of 1048576 at least; got 1048575\n")
+
+
 def test_a_full_disk_is_one_line(tmp_path):
     with open("/dev/full", "w") as full:
         command = [sys.executable, str(ROOT / "scripts" / "plan.py"), "json=true", "figure=null", "epsilon_points=2"]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from joblib.externals import loky
+from joblib.externals.loky.backend import resource_tracker
 from support import tasks
 from torch import nn
 
@@ -31,6 +32,7 @@ from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.rng import Seed
 from s2r_torch.runs.origin import origin_of
 from s2r_torch.runs.settings import RunSettings
+from s2r_torch.signals import ENDING
 from s2r_torch.workers.choice import workers_of
 from s2r_torch.workers.engines import SERIAL, Made, Serial, unheard
 from s2r_torch.workers.parcels import pack, unpack
@@ -177,6 +179,15 @@ def running(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
     except FileNotFoundError:
         return False
+
+
+def test_what_cleans_up_is_deaf_to_all_that_a_terminal_sends(two):
+    resource_tracker.ensure_running()
+    status = Path(f"/proc/{resource_tracker._resource_tracker._pid}/status").read_text()
+    fields = dict(line.split(":\t", 1) for line in status.splitlines())
+    deaf = int(fields["SigBlk"], 16) | int(fields["SigIgn"], 16)
+    assert {number for number in ENDING if not deaf >> (number - 1) & 1} == set()
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {*ENDING}  # this process hears them
 
 
 @pytest.mark.slow
