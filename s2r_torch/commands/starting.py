@@ -8,6 +8,7 @@ imports what it needs and nothing else.
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import resource
 import signal
@@ -58,12 +59,16 @@ def _start(name: str) -> None:
     have_addresses()
     atexit.register(ignore_signals)  # last of all: Python would then put defaults back, which kill
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads fight over shared cores
+    gc.disable()  # what libraries hold, 300,000 objects, is no garbage: neither now nor later is it searched for any
     try:
         command = import_module(f"s2r_torch.commands.{name}")
     except (ImportError, MemoryError, OSError) as error:
         cause = "a library that is not installed, or damaged, or too little memory"
         print(f"{type(error).__name__}: {error}; likely cause: {cause}", file=sys.stderr)
         sys.exit(2)
+    gc.freeze()
+    gc.enable()
+    atexit.register(gc.freeze)  # the process is about to end, and its memory with it
     command.main()
 
 

@@ -307,6 +307,28 @@ starting.plan()
     assert (done.returncode, done.stderr) == (2, "MemoryError: expected ulimit -v of 1048576 at least; got 1048575\n")
 
 
+def test_what_libraries_hold_is_not_searched_for_garbage():
+    """Among the objects of torch and the rest that takes 0.1 s each time; what a command makes itself is searched."""
+    code = """
+import gc
+from s2r_torch.commands import starting
+class Library:
+    def __init__(self):
+        self.itself = self
+seen = []
+def importing(name):
+    seen.append((gc.isenabled(), Library()))
+    return starting
+def main():
+    known = {id(thing) for thing in gc.get_objects()}
+    assert gc.isenabled() and id(seen[0][1]) not in known and id(Library()) in {id(thing) for thing in gc.get_objects()}
+starting.import_module, starting.main = importing, main
+starting.plan()
+assert seen[0][0] is False
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 def test_a_full_disk_is_one_line(tmp_path):
     with open("/dev/full", "w") as full:
         command = [sys.executable, str(ROOT / "scripts" / "plan.py"), "json=true", "figure=null", "epsilon_points=2"]
