@@ -25,7 +25,7 @@ def settings_first(arguments: list[str], parser: argparse.ArgumentParser) -> lis
     """A command line with all settings before its options: Hydra's parser takes none on both sides of them.
 
     Raises:
-        SettingError: an option that there is not.
+        SettingError: an option that there is not, or a value without its key.
 
     >>> parser = argparse.ArgumentParser()
     >>> _ = parser.add_argument("overrides", nargs="*"), parser.add_argument("-m", action="store_true")
@@ -38,6 +38,9 @@ def settings_first(arguments: list[str], parser: argparse.ArgumentParser) -> lis
     found, unknown = parser.parse_known_intermixed_args(arguments)
     if unknown:
         parser.error(unknown[0])
+    for setting in found.overrides:
+        if re.match(r"[+~]*=", setting):
+            refusing("a setting KEY=VALUE", "a value without its key, or a blank beside the =")(setting)
     settings, options = list(found.overrides), []
     for argument in arguments:
         if settings and argument == settings[0]:
@@ -75,3 +78,19 @@ def require_one_of_each(overrides: Iterable[str]) -> None:
                 got=printable(override),
                 cause="a list where one value belongs; for one after another, -m and no brackets",
             )
+
+
+def said_twice(overrides: Iterable[str]) -> list[str]:
+    """In words, settings that others take the place of, as of a command line and what was put behind it.
+
+    >>> said_twice(["seed=1", "+experiment=grid", "++seed=2"])
+    ['seed=1 does not count: ++seed=2 comes after it']
+    """
+    last: dict[str, str] = {}
+    found = []
+    for override in overrides:
+        key, is_one, _ = override.lstrip("+").partition("=")
+        if is_one and last.get(key, override) != override:
+            found.append(printable(f"{last[key]} does not count: {override} comes after it"))
+        last[key] = override
+    return found

@@ -35,9 +35,9 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from yaml import ScalarToken, YAMLError, scan  # type: ignore[import-untyped]
 
-from s2r_torch.commands.arguments import require_one_of_each, settings_first, with_home
+from s2r_torch.commands.arguments import require_one_of_each, said_twice, settings_first, with_home
 from s2r_torch.errors import S2RError, SettingError
-from s2r_torch.reports.endings import Ended, clear_ending, say
+from s2r_torch.reports.endings import Ended, clear_ending, say, terminal
 from s2r_torch.schema import defaults, typo
 from s2r_torch.text import NAME, printable
 
@@ -225,6 +225,8 @@ def script(
             with clear_ending(console, left):
                 require_one_of_each(hydra_says.overrides.task)
                 require_decimal_numbers(hydra_says)
+                for sentence in said_twice(hydra_says.overrides.task):
+                    say(terminal(stderr=True), sentence)
                 job(cfg, folder, console)
         except Ended as ended:
             if hydra_says.mode != RunMode.MULTIRUN or ended.code != 2:
@@ -356,7 +358,7 @@ def _not_utf8() -> list[str]:
     """The user's configurations that are no UTF-8."""
     found = []
     for folder in (Path.cwd() / "conf", Path.cwd()):
-        for path in sorted((*folder.glob("*.yaml"), *folder.glob("*/*.yaml"))):
+        for path in filter(os.path.isfile, sorted((*folder.glob("*.yaml"), *folder.glob("*/*.yaml")))):
             try:
                 path.read_text(encoding="utf-8")
             except UnicodeDecodeError:
@@ -372,10 +374,12 @@ def plain_config(cfg: DictConfig) -> dict[str, Any]:
     """
     with our_errors():
         config = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True))
-    if isinstance(config.get("experiment"), dict):
+    if "experiment" in config:
+        inside = config["experiment"]
+        keys = f"keys below 'experiment': {', '.join(inside)}" if isinstance(inside, dict) else f"{inside} in it"
         raise SettingError(
-            expected="an experiment whose first line is '# @package _global_'",
-            got=f"keys below 'experiment': {printable(', '.join(config['experiment']), 80)}",
+            expected="an experiment with settings KEY: VALUE, whose first line is '# @package _global_'",
+            got=printable(keys, 100),
             cause="that line is missing, is not the first one, or a mark (BOM) that an editor put before it",
         )
     return config

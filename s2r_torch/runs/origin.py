@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-import s2r_torch
 from s2r_torch.comparators.contract import COMPARATORS
 from s2r_torch.encoders import ENCODERS
 from s2r_torch.families import FAMILIES
@@ -23,8 +22,8 @@ from s2r_torch.families.contract import Family
 from s2r_torch.predictors.registry import NETS
 from s2r_torch.runs.session import digests_of_code
 from s2r_torch.runs.settings import RunSettings
+from s2r_torch.runs.sources import PACKAGE, sources, versions
 
-PACKAGE = Path(s2r_torch.__file__).parent
 LIBRARIES = ("torch", "numpy", "scipy", "lightning")
 
 
@@ -35,7 +34,7 @@ def origin_of(settings: RunSettings, family: Family) -> dict[str, Any]:
     parts = [part for held in (family, *vars(family).values()) for part in getattr(held, "__dict__", {}).values()]
     functions = [part for part in map(_unwrapped, parts) if inspect.isfunction(part)]  # that a family was made from
     written = [type(family), FAMILIES.get(family.name), *functions, *chosen]
-    theirs = {f"code.{path.stem}": _digest([path]) for path in _sources(written)}
+    theirs = {f"code.{_name(path)}": _digest([path]) for path in sources(written)}
     theirs |= {f"code.{name}": digest for name, digest in digests_of_code([*written, *map(type, parts)]).items()}
     chosen_by_user = {key: value for key, value in asdict(settings).items() if key != "workers"}  # which change no bit
     found = {
@@ -44,6 +43,7 @@ def origin_of(settings: RunSettings, family: Family) -> dict[str, Any]:
         "family.parameters": family.parameters(),
         "code": code_digest(),
         **theirs,
+        **versions([inspect.getmodule(thing) for thing in (*type(family).__mro__, *written)]),
         **{name: importlib.metadata.version(name) for name in LIBRARIES},
         "threads": torch.get_num_threads(),
     }
@@ -69,28 +69,19 @@ def chained(origin: Mapping[str, Any], *parts: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+def _name(path: Path) -> str:
+    """A module's, or that of a file with data."""
+    return path.stem if path.suffix == ".py" else path.name
+
+
 def _digest(paths: list[Path]) -> str:
     found = hashlib.blake2b(digest_size=8)
     for path in paths:
         found.update(path.name.encode())
-        found.update(path.read_bytes())
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                found.update(block)
     return found.hexdigest()
-
-
-def _sources(things: list[Any]) -> list[Path]:
-    """The users' files that classes and functions are written in, and those beside them that these import."""
-    files: list[Path] = []
-    waiting = [inspect.getmodule(thing) for thing in things]
-    while waiting:
-        module = waiting.pop()
-        file = getattr(module, "__file__", None)
-        path = Path(file) if file else PACKAGE / "none"  # an interactive session has none: `digests_of_code`
-        if path in files or not path.is_file() or PACKAGE in path.parents or "site-packages" in path.parts:
-            continue
-        files.append(path)
-        named = [v if inspect.ismodule(v) else inspect.getmodule(v) for v in list(vars(module).values())]
-        waiting += [other for other in named if path.parent in Path(getattr(other, "__file__", None) or "/").parents]
-    return sorted(files)
 
 
 def _unwrapped(function: Any) -> Any:

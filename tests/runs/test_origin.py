@@ -9,17 +9,22 @@ import pytest
 from support.smoke import small_settings
 
 from s2r_torch.families import FAMILIES, make_family
+from s2r_torch.runs import sources
 from s2r_torch.runs.origin import differences, origin_of
 
 FAMILY = """
 import rail_parts
+from rail_numbers import SHARE
 from s2r_torch.families import register_family
 from s2r_torch.families.function import FunctionFamily
 from s2r_torch.families.sensors import AffineSensor, uniform_prior
 
 
 def step(theta, place, action):
-    return rail_parts.moved(place, action), theta.w if place == 1 else 0.0
+    return rail_parts.moved(place, action), theta.w * SHARE if place == 1 else 0.0
+
+
+MAP = "rail_map.txt"
 
 
 @register_family("rail_of_test")
@@ -39,26 +44,41 @@ def moved(place, action):
 def folder(tmp_path, monkeypatch):
     (tmp_path / "rail_of_test.py").write_text(FAMILY)
     (tmp_path / "rail_parts.py").write_text(PARTS)
+    (tmp_path / "rail_numbers.py").write_text("SHARE = 1.0\n")
+    (tmp_path / "rail_map.txt").write_text("1 0 1\n")
+    (tmp_path / "not_named.txt").write_text("1\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(FAMILIES, "_known", dict(FAMILIES._known))
     importlib.import_module("rail_of_test")
     yield tmp_path
-    for name in ("rail_of_test", "rail_parts"):
+    for name in ("rail_of_test", "rail_parts", "rail_numbers"):
         sys.modules.pop(name)
 
 
 @pytest.mark.parametrize("registered", [True, False])
-@pytest.mark.parametrize("file", ["rail_of_test", "rail_parts"])
+@pytest.mark.parametrize("file", ["rail_of_test.py", "rail_parts.py", "rail_numbers.py", "rail_map.txt"])
 def test_an_edited_file_of_the_user_is_another_run(folder, file, registered):
     settings, family = small_settings(), make_family("rail_of_test")
     if not registered:
         FAMILIES._known.pop("rail_of_test")
     before = origin_of(settings, family)
     assert differences(before, origin_of(settings, family)) == []
-    path = folder / f"{file}.py"
-    path.write_text(path.read_text().replace("place == 1", "place == -1").replace("2 * action", "3 * action"))
+    (folder / "not_named.txt").write_text("2\n")
+    path = folder / file
+    path.write_text(path.read_text().replace("1", "-1"))
     (changed,) = differences(before, origin_of(settings, family))
-    assert changed.startswith(f"code.{file} (")
+    assert changed.startswith(f"code.{file.removesuffix('.py')} (")
+
+
+def test_another_version_of_a_package_that_a_family_imports_is_another_run(folder, monkeypatch):
+    path = folder / "rail_of_test.py"
+    path.write_text(f"import gymnasium.spaces\nimport torch\nimport nowhere_to_be_found\n{path.read_text()}")
+    before = origin_of(small_settings(), make_family("rail_of_test"))
+    installed = sources._installed
+    monkeypatch.setattr(sources, "_installed", lambda top: dict.fromkeys(installed(top), "0"))
+    now = origin_of(small_settings(), make_family("rail_of_test"))
+    assert {line.partition(" ")[0] for line in differences(before, now)} == {"gymnasium"}
+    assert "gymnasium" in origin_of(small_settings(), make_family("frozenlake"))
 
 
 SESSION = """
@@ -66,6 +86,7 @@ import sys
 import s2r_torch
 from s2r_torch.families.function import FunctionFamily
 from s2r_torch.families.sensors import AffineSensor, uniform_prior
+from s2r_torch.runs import sources
 from s2r_torch.runs.origin import origin_of
 
 PLACE, FAR = 1, 2

@@ -122,7 +122,8 @@ def test_help_says_what_there_is(run, tmp_path):
         (["name=run (1)"], """in quotes it does not: 'name="run (1)"'"""),
         (["name={run}"], """in quotes it does not: 'name="{run}"'"""),
         (["name", "=mine"], "a value without its key, or a blank beside the ="),
-        (["="], "SettingError: expected settings that can be put together; got"),
+        (["="], "got =; likely cause: a value without its key, or a blank beside the ="),
+        (["+=1"], "got +=1; likely cause: a value without its key"),
         (["seed=0,5"], "Ambiguous value for argument 'seed=0,5'; likely cause: a decimal comma"),
         (["--seed=3"], "got --seed=3; likely cause: a dash before a setting, which has none: KEY=VALUE"),
         (["-seed", "3"], "likely cause: a dash before a setting"),
@@ -155,11 +156,15 @@ def test_what_is_wrong_is_one_line(run, tmp_path, arguments, line):
         ("# @package _global_\nseed: -12:30:00\n", "got -12:30:00 at line 2 of"),
         ("# @package _global_\nbudget:\n  n_dist: 0x64\n", "got 0x64 at line 3 of"),
         ("# @package _global_\nseed: 0b11\n", "got 0b11 at line 2 of"),
+        (
+            "- 1\n",
+            "expected an experiment with settings KEY: VALUE, whose first line is '# @package _global_'; got [1] in",
+        ),
         ("\xef\xbb\xbf# @package _global_\nseed: 3\n", "first line is '# @package _global_'; got keys below 'experim"),
     ],
 )
 def test_an_experiment_that_is_no_configuration_is_one_line(run, tmp_path, text, line):
-    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "a_folder.yaml").mkdir(parents=True)
     (tmp_path / "conf" / "experiment" / "mine.yaml").write_bytes(text.encode("latin-1"))
     code, said = run("+experiment=mine", job=check)
     assert code == 2 and line in said and said.count("\n") == 1, said
@@ -172,6 +177,12 @@ def test_decimal_numbers_of_a_file_are_taken_as_they_look(run, tmp_path, text, s
     (tmp_path / "conf" / "experiment" / "mine.yaml").write_text(lines)
     code, said = run("+experiment=mine", job=lambda cfg, folder, console: console.print(cfg.name, cfg.seed))
     assert (code, said) == (0, f"0x64 {100.0 if seed is None else seed}\n")
+
+
+def test_of_a_setting_that_is_given_twice_it_is_said_which_counts(run, capfd):
+    code, said = run("seed=1", "name=mine", "budget.n_dist=50", "++seed=2", "name=mine", job=check)
+    assert code == 0 and said.startswith("did seed 2")
+    assert capfd.readouterr().err == "seed=1 does not count: ++seed=2 comes after it\n"
 
 
 def test_an_error_of_a_job_stays_its_own(run, capfd):
