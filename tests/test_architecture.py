@@ -26,6 +26,7 @@ LAYERS = (
         "given",
         "plain",
         "held",
+        "libraries",
         "memory",
         "signals",
         "files",

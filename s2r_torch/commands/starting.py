@@ -16,6 +16,7 @@ import sys
 from functools import partial
 from importlib import import_module
 
+from s2r_torch.libraries import not_searched
 from s2r_torch.signals import ENDING, ignore_signals
 
 LEAST = 1 << 30  # bytes: a policy is deployed with 0.8 of it
@@ -59,15 +60,13 @@ def _start(name: str) -> None:
     have_addresses()
     atexit.register(ignore_signals)  # last of all: Python would then put defaults back, which kill
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads fight over shared cores
-    gc.disable()  # what libraries hold, 300,000 objects, is no garbage: neither now nor later is it searched for any
     try:
-        command = import_module(f"s2r_torch.commands.{name}")
+        with not_searched():
+            command = import_module(f"s2r_torch.commands.{name}")
     except (ImportError, MemoryError, OSError) as error:
         cause = "a library that is not installed, or damaged, or too little memory"
         print(f"{type(error).__name__}: {error}; likely cause: {cause}", file=sys.stderr)
         sys.exit(2)
-    gc.freeze()
-    gc.enable()
     atexit.register(gc.freeze)  # the process is about to end, and its memory with it
     command.main()
 

@@ -5,16 +5,12 @@ This is the only module that imports joblib.
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
-import sys
 import threading
-import time
 import warnings
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
 from typing import Any
 
 import torch
@@ -24,14 +20,15 @@ from joblib.externals.loky.backend import resource_tracker
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from joblib.parallel import BACKENDS
 
+from s2r_torch.libraries import not_searched
 from s2r_torch.signals import ENDING
+from s2r_torch.workers.beginning import begin
 from s2r_torch.workers.engines import LOSSES, Made, Task, Tell, died, unheard
 from s2r_torch.workers.parcels import Parcel, do, pack, unpack
 
 LIMIT = "LOKY_MAX_CPU_COUNT"
 SHARED = "256K"  # arrays from this size on are shared, not copied
 MANAGER = "ExecutorManagerThread"  # joblib's, which hands on tasks
-LOOKS = 1.0  # seconds between two looks of a worker at whether its parent is alive
 
 
 class Processes:
@@ -72,7 +69,7 @@ class Processes:
 
     def start(self, task: Task) -> None:
         """See `Workers`."""
-        self._starting = self._answers(pack((task, None)), [pack(None)] * self.count, self.count)
+        self._starting = self._answers(pack((task, None)), [pack(None)] * self.count, self.count, _ready)
 
     def close(self) -> None:
         """Ends the processes, in the middle of a task too."""
@@ -90,10 +87,12 @@ class Processes:
             for parcel in starting or ():
                 self.cpu_seconds += unpack(parcel).cpu_seconds
 
-    def _answers(self, common: Parcel, parcels: Sequence[Any], at_once: int) -> Generator[Any, None, None]:
+    def _answers(
+        self, common: Parcel, parcels: Sequence[Any], at_once: int, doing: Callable[..., Parcel] = do
+    ) -> Generator[Any, None, None]:
         """Packed answers, in order, to parcels that are handed out from now on."""
         threads = torch.get_num_threads()
-        with parallel_config("loky", inner_max_num_threads=threads):
+        with parallel_config("loky", inner_max_num_threads=threads, initializer=begin, initargs=(os.getpid(),)):
             run = Parallel(
                 n_jobs=self.count,
                 return_as="generator",
@@ -102,7 +101,7 @@ class Processes:
                 max_nbytes=SHARED,
                 mmap_mode="c",  # in memory; what a task writes is its own
             )
-            return run(delayed(_do)(common, parcel, threads, os.getpid()) for parcel in parcels)
+            return run(delayed(doing)(common, parcel, threads) for parcel in parcels)
 
 
 def _have_tracker() -> None:
@@ -117,34 +116,10 @@ def _have_tracker() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _do(common: Parcel, parcel: Parcel, threads: int, parent: int) -> Parcel:
-    """`parcels.do`, in a worker that ends with its parent."""
-    _end_with(parent)
-    answer = do(common, parcel, threads)
-    _settle(len(sys.modules))
-    return answer
-
-
-@cache
-def _end_with(parent: int) -> None:
-    """Sees to it that this process ends soon after its parent, which may be killed and then cannot do so."""
-
-    def look() -> None:
-        while os.getppid() == parent:
-            time.sleep(LOOKS)
-        os._exit(1)
-
-    threading.Thread(target=look, daemon=True).start()
-
-
-@cache
-def _settle(modules: int) -> None:
-    """Keeps what so many modules hold from the search for garbage, which joblib has done every second.
-
-    Of joblib 1.6 without psutil: among the 400,000 objects of torch and Lightning it takes 0.2 s.
-    """
-    gc.collect()
-    gc.freeze()
+def _ready(common: Parcel, parcel: Parcel, threads: int) -> Parcel:
+    """`parcels.do` of a task that loads libraries."""
+    with not_searched():
+        return do(common, parcel, threads)
 
 
 @contextmanager
