@@ -19,9 +19,7 @@ COLUMNS = 9  # pictures of steps side by side; more could not be read
 
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure of so many inches, drawn without any window system or global state."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
 
 
 @contextmanager
@@ -52,5 +50,5 @@ def save_figure(figure: Figure, path: Path) -> None:
 def png(figure: Figure) -> bytes:
     """The figure as bytes, which may go to a file and into a page: drawing takes most of the time of a report."""
     buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI)
+    FigureCanvasAgg(figure).print_png(buffer)  # `savefig` draws it twice
     return buffer.getvalue()
