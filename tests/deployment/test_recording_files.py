@@ -128,6 +128,7 @@ BAD = {
         "another dimension",
     ),
     "semicolons": (GOOD.replace(",", ";"), "separates by semicolons"),
+    "semicolons and quotes": ('"' + GOOD.strip().replace(",", '";"').replace("\n", '"\n"') + '"\n', "by semicolons"),
     "decimal comma": (GOOD.replace("1.5,2.5", '"1,5",2.5'), "column 'row' at line 3; got '1,5'.*decimal comma"),
     "text": (changed(4, "a,2,,2.5,off"), "a number in column 'column' at line 4; got 'off'"),
     "step not an integer": (changed(3, "a,1.5,0,1.5,2.5"), "an integer step in 0 .. 2 at line 3; got 1.5"),

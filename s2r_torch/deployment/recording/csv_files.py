@@ -102,6 +102,9 @@ def _rows(text: str, path: Path) -> tuple[list[list[str]], list[int]]:
                 lines.append(line)
             line = reader.line_num + 1
     except csv.Error as error:
+        first = text.lstrip().partition("\n")[0]
+        if "," not in first:
+            _check_header([first], 1, "utf-8")
         raise damaged(path, f"{error} at line {line}", "a quotation mark that is not closed, or a stray one") from error
     return rows, lines
 
