@@ -3,11 +3,14 @@ world closed at the end, whatever happens."""
 
 from __future__ import annotations
 
+import contextvars
+import ctypes
 import math
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TypeVar
@@ -126,28 +129,50 @@ def bounded(function: Callable[..., Answer], seconds: float | None, *arguments: 
 
     An alarm of the system ends it, so that whatever waits in Python is interrupted: sleeps, sockets, locks, loops.
     Signals are handled afterwards as before, whatever handlers it put in, as drivers do: Ctrl-C must end an episode.
+    Outside the main thread, which alone gets alarms, it is called in a thread of its own, and that is let go.
 
     Raises:
         SimulatorError: it did not.
-        SettingError: a limit outside the main thread, which alone gets alarms.
     """
     if seconds is None:
         with _one_process(), our_signals():
             return function(*arguments)
     require_time_limit(seconds)
-    if threading.current_thread() is not threading.main_thread():
-        raise SettingError(
-            expected="no time limit in a thread", got=f"{seconds} s", cause="only the main one gets alarms"
-        )
     try:
-        with _one_process(), our_signals(), _alarm(seconds):
-            return function(*arguments)
+        with _one_process(), our_signals():
+            if threading.current_thread() is not threading.main_thread():
+                return _elsewhere(function, seconds, *arguments)
+            with _alarm(seconds):
+                return function(*arguments)
     except _Late:
         raise SimulatorError(
             expected=f"an answer within {seconds:g} s",
             got="none",
             cause="a world that hangs (cable, emergency stop, a dialogue), or a time_limit that is too short",
         ) from None
+
+
+def _elsewhere(function: Callable[..., Answer], seconds: float, *arguments: object) -> Answer:
+    """Calls it in another thread, as here; late, it is interrupted there as soon as it is in Python."""
+    answer: Future[Answer] = Future()
+    context, device, grad = contextvars.copy_context(), torch.get_default_device(), torch.is_grad_enabled()
+
+    def call() -> None:
+        with suppress(InvalidStateError, _Late), device, torch.set_grad_enabled(grad):
+            try:
+                answer.set_result(context.run(function, *arguments))
+            except BaseException as error:
+                answer.set_exception(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    try:
+        return answer.result(seconds)
+    except TimeoutError:
+        if answer.done():  # one of its own
+            raise
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_Late))
+        raise _Late from None
 
 
 def require_time_limit(seconds: float | None) -> None:

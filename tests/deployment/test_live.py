@@ -1,11 +1,13 @@
 """The door to reality: counted, checked, bounded in time, and closed however it ends."""
 
 import contextlib
+import contextvars
 import os
 import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 import torch
 from support.logs import WORLD
 
+from s2r_torch.defaults import torch_with
 from s2r_torch.deployment.live import GuardedWorld, bounded, closing
 from s2r_torch.episodes import Ledger
 from s2r_torch.errors import ObservationError, RecordingError, SettingError, SimulatorError
@@ -160,18 +163,61 @@ def test_limits():
     for limit in (0.0, -1.0, float("nan")):
         with pytest.raises(SettingError, match="time_limit > 0"):
             bounded(lambda: 3, limit)
-    caught = []
 
-    def elsewhere():
-        try:
-            bounded(lambda: 3, 5.0)
-        except SettingError as error:
-            caught.append(error)
 
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    thread.join()
-    assert "only the main one gets alarms" in str(caught[0])
+def in_a_thread(function):
+    """What it returns or raises there."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result(30)
+
+
+@pytest.mark.parametrize("hang", [sleeps, swallows, loops, lambda *_: threading.Event().wait()])
+def test_a_world_that_hangs_in_a_thread_of_the_users(hang):
+    def ask():
+        world = GuardedWorld(World(step=hang), Ledger(), time_limit=0.05)
+        world.reset(7)
+        with pytest.raises(SimulatorError, match="an answer within 0.05 s; got none at step 1 of real episode 1"):
+            world.step(ZERO)
+        return True
+
+    assert in_a_thread(ask)
+
+
+def test_a_late_loop_in_a_thread_of_the_users_ends():
+    begun: list[threading.Thread] = []
+
+    def hang():
+        begun.append(threading.current_thread())
+        loops()
+
+    with pytest.raises(SimulatorError, match="got none"):
+        in_a_thread(lambda: bounded(hang, 0.05))
+    begun[0].join(30)
+    assert not begun[0].is_alive()
+
+
+@pytest.mark.parametrize("error", [TimeoutError("the bus"), StopIteration(), KeyboardInterrupt(), SystemExit(0)])
+def test_what_a_call_with_a_limit_raises_in_a_thread_is_its_own(error):
+    def fails():
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        in_a_thread(lambda: bounded(fails, 5.0))
+    assert caught.value is error
+
+
+def test_a_call_with_a_limit_in_a_thread_finds_what_its_caller_has():
+    told = contextvars.ContextVar("told", default="nothing")
+
+    def look():
+        return told.get(), torch.get_default_device(), torch.is_grad_enabled(), torch.get_default_dtype()
+
+    def ask():
+        told.set("something")
+        with torch.no_grad(), torch.device("meta"), torch_with(torch.float64, torch.device("meta")):
+            return bounded(look, 5.0)
+
+    assert in_a_thread(ask) == ("something", torch.device("meta"), False, torch.float64)
 
 
 # -- closing ----------------------------------------------------------------------------------------------------------
