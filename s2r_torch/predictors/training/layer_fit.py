@@ -10,7 +10,7 @@ one; they are asked `CHECKS` times, and end the fit early where every member's e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -74,44 +74,53 @@ class LayerFit(LightningModule):
         self.weight = draw.weight
         self.moments: dict[int, dict[str, Tensor]] = {}  # Adam's, by the number of a parameter
         self.snapshots = Snapshots(steps, settings.snapshots)
-        self.finished = False
+        self.finished, self.automatic_optimization = False, False
 
     # -- what Lightning calls ----------------------------------------------------------------------------------------
 
     def configure_optimizers(self):
-        optimiser = torch.optim.Adam(
-            self.net.steps[self.layer].parameters(), lr=self.settings.learning_rate, fused=True
-        )
+        optimiser = torch.optim.Adam(self.net.steps[self.layer].parameters(), fused=True)
         if self.moments:
             groups = optimiser.state_dict()["param_groups"]
             optimiser.load_state_dict({"state": self.moments, "param_groups": groups})
-        rate = lambda step: one_cycle(self.start + step, self.steps)  # noqa: E731
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, rate)
-        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return optimiser
 
     def on_fit_start(self) -> None:
         self.view, self.targets = self.view.to(self.device), self.targets.to(self.device)
         self.weight = self.weight.to(self.device)
         self.snapshots.load(self.snapshots.tensors(), self.device)
 
-    def training_step(self, number: int) -> Tensor:
-        rows, columns = self._batch(int(number))
-        noise = self.seed.child("noise", int(number))  # of Dropout and the like in users' modules
+    def training_step(self, numbers: Sequence[int]) -> None:
+        """Some steps on end: to be asked for each of them would take as long as a tenth of it."""
+        optimiser = self.trainer.optimizers[0]
+        for number in numbers:
+            optimiser.param_groups[0]["lr"] = self.settings.learning_rate * one_cycle(number, self.steps)
+            optimiser.zero_grad()
+            loss = self._loss(number)
+            loss.backward()
+            optimiser.step()
+            risk = float(loss.detach()) / self.net.size
+            self._stepped(number + 1, risk)
+            if self.finished:
+                self.trainer.should_stop = True
+                break
+        if self.logger is not None:
+            self.logger.log_metrics({"train/bellman_risk": risk, "train/layer": float(self.layer)}, number)
+
+    def _loss(self, number: int) -> Tensor:
+        """The sum over members of their risks on the batch of a step."""
+        rows, columns = self._batch(number)
+        noise = self.seed.child("noise", number)  # of Dropout and the like in users' modules
         with noise.as_global(self.device) if self.noisy else nullcontext():
             squares = self._squares(self.view.at(self.net, rows, columns))
-        loss = (squares.mean(-1) * self.weight[:, rows % self.draw.count]).mean(-1)  # [F]
-        if self.logger is not None:
-            self.log_dict({"train/bellman_risk": loss.mean().detach(), "train/layer": float(self.layer)})
-        return loss.sum()
+        return (squares.mean(-1) * self.weight[:, rows % self.draw.count]).mean(-1).sum()
 
-    def on_train_batch_end(self, outputs, batch: int, batch_idx: int) -> None:
-        done = int(batch) + 1
+    def _stepped(self, done: int, risk: float) -> None:
+        """Looks at held-out simulators where it is time to, and tells."""
         looked = self.draw.batched < self.draw.count and done % max(1, self.steps // CHECKS) == 0
         if looked or done in self.snapshots.ends:
             self._check(done)
-        self.ears.on_step(done, float(outputs["loss"]) / self.net.size)
-        if self.finished:
-            self.trainer.should_stop = True
+        self.ears.on_step(done, risk)
 
     # -- to disk and back --------------------------------------------------------------------------------------------
 

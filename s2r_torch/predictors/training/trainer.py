@@ -23,13 +23,13 @@ from s2r_torch.predictors.training.settings import EVERY
 
 
 def run_steps(
-    module: LightningModule, steps: Sequence[int], device: torch.device, logger: Logger | bool, folder: Path | None
+    module: LightningModule, batches: Sequence[Any], device: torch.device, logger: Logger | bool, folder: Path | None
 ) -> None:
-    """Trains on these steps, one after another, on one device in this process, without a word.
+    """Trains on these batches, one after another, on one device in this process, without a word.
 
     Args:
-        module: its `training_step` gets the number of a step.
-        steps: numbers of the steps to do.
+        module: its `training_step` gets them.
+        batches: numbers of steps, say.
         device: the CPU, or one GPU.
         logger: a Lightning logger, or False.
         folder: Lightning's working folder.
@@ -39,10 +39,10 @@ def run_steps(
         Terminated: SIGTERM, which it would turn into an exit that looks like success.
     """
     with _quiet(), _stopped_as_asked():
-        trainer = Trainer(**trainer_arguments(len(steps), device, logger, folder))
+        trainer = Trainer(**trainer_arguments(len(batches), device, logger, folder))
         own = torch.Generator()  # else the loader draws from the global one
-        numbers = cast("Dataset[int]", steps)  # any sequence is a data set
-        trainer.fit(module, DataLoader(numbers, batch_size=None, generator=own))
+        data = cast("Dataset[Any]", batches)  # any sequence is a data set
+        trainer.fit(module, DataLoader(data, batch_size=None, generator=own))
 
 
 def trainer_arguments(steps: int, device: torch.device, logger: Logger | bool, folder: Path | None) -> dict[str, Any]:

@@ -117,7 +117,8 @@ class _LayerWork:
 
         module, bench = self.module, self.bench
         logger = tensorboard_logger(*bench.board) if bench.board else False
-        run_steps(module, range(module.start, module.steps), device_of(bench.accelerator), logger, bench.folder)
+        some = [range(k, min(k + EVERY, module.steps)) for k in range(module.start, module.steps, EVERY)]
+        run_steps(module, some, device_of(bench.accelerator), logger, bench.folder)
         kept = [{name: value.cpu() for name, value in weights.items()} for weights in module.snapshots.kept]
         return FittedLayer(self.last, kept)
 
