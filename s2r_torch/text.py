@@ -19,11 +19,19 @@ def printable(text: object, most: int = 200) -> str:
 
     It is still plain text: print it with `markup=False`, or through `rich.markup.escape`.
     """
-    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in _words(text))
     if len(line) <= most:
         return line
     tail = max(0, (most - 3) // 5)
     return f"{line[: most - 3 - tail]}...{line[len(line) - tail :]}"
+
+
+def _words(text: object) -> str:
+    """Its text, or that it has none: users' errors fail at this, too."""
+    try:
+        return str(text)
+    except Exception as error:
+        return f"(no text: {type(error).__name__})"
 
 
 def from_here(path: Path) -> str:

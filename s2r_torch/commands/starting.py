@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 from functools import partial
 from importlib import import_module
 
@@ -20,6 +21,7 @@ from s2r_torch.libraries import not_searched
 from s2r_torch.signals import ENDING, ignore_signals
 
 LEAST = 1 << 30  # bytes: a policy is deployed with 0.8 of it
+PATIENCE = 1.0  # seconds that a thread may take to end before anybody is told
 
 
 def end_on_signals() -> None:
@@ -68,7 +70,24 @@ def _start(name: str) -> None:
         print(f"{type(error).__name__}: {error}; likely cause: {cause}", file=sys.stderr)
         sys.exit(2)
     atexit.register(gc.freeze)  # the process is about to end, and its memory with it
-    command.main()
+    try:
+        command.main()
+    except SystemExit as ended:
+        end_with(ended.code)
+        raise
+    end_with(0)
+
+
+def end_with(code: str | int | None) -> None:
+    """Python ends when the last thread that is no daemon does, whoever began it: it is said whom it waits for."""
+    others = [thread for thread in threading.enumerate() if not thread.daemon and thread != threading.main_thread()]
+    for thread in others:
+        thread.join(PATIENCE)
+    if names := [thread.name for thread in others if thread.is_alive()]:
+        sys.stdout.flush()
+        print(f"waits for threads of code of yours or of a driver: {', '.join(names)}; Ctrl-C ends it", file=sys.stderr)
+        for number in ENDING:
+            signal.signal(number, lambda *_: os._exit(code if isinstance(code, int) else 0))
 
 
 run, deploy, plan, compare, check, new = (

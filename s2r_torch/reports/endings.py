@@ -90,7 +90,7 @@ def _tell(console: Console, error: BaseException, kept: str, exits: bool) -> int
     else:
         with suppress(OSError):
             traceback.print_exception(error)
-        what = printable(f"{type(error).__name__}: {error}", LONGEST)
+        what = f"{type(error).__name__}: {printable(error, LONGEST)}"
         say(console, _line("unforeseen", f"{what}; likely cause: a fault in code of yours or in this library (stderr)"))
     return 2
 

@@ -24,6 +24,7 @@ from s2r_torch.problem import Problem
 from s2r_torch.registry import Registry, import_namesake, import_plugins
 from s2r_torch.runs.settings import RunSettings
 from s2r_torch.schema import arguments, build, value_of
+from s2r_torch.text import printable
 
 
 @plain_torch()
@@ -135,7 +136,7 @@ def check_together(settings: RunSettings, family: Family) -> None:
             except Exception as error:
                 raise SettingError(
                     expected=f"a network from net.{name}: {values}",
-                    got=f"{type(error).__name__}: {error}",
+                    got=f"{type(error).__name__}: {printable(error)}",
                     cause="a size that makes no network, or a fault in a network of yours",
                 ) from error
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from s2r_torch.files.sparse import other_than_zero
 from s2r_torch.registry import search_working_folder
+from s2r_torch.text import printable
 from s2r_torch.workers.engines import Tell
 
 SPARSE = 2**16  # bytes from which on a tensor's zeros are looked for
@@ -112,7 +113,7 @@ def _portable(error: Exception) -> Exception:
         pickle.loads(pickle.dumps(error))
         return error
     except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
+        return RuntimeError(f"{type(error).__name__}: {printable(error, 2000)}")
 
 
 class _Pickler(pickle.Pickler):

@@ -103,8 +103,13 @@ def test_the_place_of_a_bad_reading_is_named():
         world.step(ZERO)
 
 
+class WordlessError(Exception):
+    def __str__(self):
+        return 1 / 0
+
+
 @pytest.mark.parametrize(
-    "error", [ConnectionError("cable"), SystemExit(0), GeneratorExit(), ValueError("[/] \x1b[31m")]
+    "error", [ConnectionError("cable"), SystemExit(0), GeneratorExit(), ValueError("[/] \x1b[31m"), WordlessError()]
 )
 def test_whatever_a_world_raises_is_an_error_that_says_where(error):
     world = GuardedWorld(World(step=fails(error)), Ledger())

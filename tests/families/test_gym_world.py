@@ -177,6 +177,12 @@ def test_observations_that_are_no_readings(observation):
         deploy(META, as_world(robot, META.problem.spec))
 
 
+def test_of_a_list_it_is_said_what_is_in_it():
+    robot = Odd(step=lambda answer: ([0.5, 0.0, "1"], *answer[1:]))
+    with pytest.raises(ObservationError, match=r"got a list of 3 \(float, str\) at step 1"):
+        deploy(META, as_world(robot, META.problem.spec))
+
+
 def test_observations_in_tensors_are_readings():
     """Of a simulator in torch: with a gradient, in half precision."""
     for change in (lambda x: torch.tensor(x, requires_grad=True), lambda x: torch.tensor(x).bfloat16()):

@@ -58,6 +58,17 @@ def test_what_nobody_foresaw_has_its_traceback_on_stderr(capsys):
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_an_error_without_a_text_ends_like_others():
+    class WordlessError(Exception):
+        def __str__(self):
+            return 1 / 0
+
+    code, text = ending(WordlessError())
+    assert code == 2 and text.startswith(
+        "unforeseen: WordlessError: (no text: ZeroDivisionError); likely cause: a fault"
+    )
+
+
 @pytest.mark.parametrize(("given", "code"), [(0, 0), (None, 0), (1, 2), (2, 2), ("text", 2)])
 def test_an_exit_that_is_meant_keeps_its_meaning(given, code):
     assert ending(SystemExit(given), exits=True) == (code, "")

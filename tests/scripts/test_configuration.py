@@ -306,6 +306,29 @@ starting.plan()
     assert done.returncode == 2 and done.stderr.startswith(raised.partition("(")[0]) and done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("code", [0, 2])
+def test_a_thread_that_does_not_end_is_told_and_ended_by_a_signal(code):
+    script = f"""
+import os, threading
+from s2r_torch.commands import starting
+starting.PATIENCE = 0.01
+starting.import_module = lambda name: starting
+def main():
+    threading.Thread(target=threading.Event().wait, name="of the camera").start()
+    starting.ignore_signals()
+    if {code}:
+        starting.sys.exit({code})
+starting.main = main
+starting.plan()
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True) as process:
+        line = process.stderr.readline()
+        while process.poll() is None:  # it may not be listening yet
+            process.send_signal(signal.SIGINT)
+    assert "waits for threads of code of yours or of a driver: of the camera; Ctrl-C ends it" in line
+    assert process.returncode == code
+
+
 def test_too_few_addresses_are_one_line_before_a_library_asks_for_them():
     code = """
 import resource

@@ -162,6 +162,8 @@ def _described(value: object) -> str:
     """A value in few words; a reward in it is not looked at."""
     if isinstance(value, tuple):
         return f"a tuple of {len(value)}"
+    if isinstance(value, list):
+        return f"a list of {len(value)} ({', '.join(sorted({type(part).__name__ for part in value})[:4])})"
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} of shape {list(value.shape)}"
     return "None" if value is None else type(value).__name__
