@@ -1,6 +1,7 @@
 """Workers of every kind give what this process gives: results, bits, counts, errors, in order and exactly once."""
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -157,6 +158,25 @@ def test_a_search_for_garbage_passes_over_what_modules_hold(two):
     """joblib has one done every second; it took an eighth of what workers did."""
     list(two.map(tasks.power, 2, range(8)))  # each has had a task
     assert max(two.map(tasks.looked_through, None, range(8))) < 0.2
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries do otherwise")
+def test_workers_keep_the_memory_that_every_step_frees():
+    """8 MB, freed and asked for again: 2048 pages of 4 kB each time, where they had been given back."""
+    code = """
+import os, resource
+from s2r_torch.workers.beginning import begin
+begin(os.getppid())
+import torch
+asked = []
+for _ in range(10):
+    several = [torch.zeros(2**18) for _ in range(8)]
+    del several
+    asked.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+print(asked[-1] - asked[0])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert int(done.stdout) < 1000
 
 
 def test_what_a_killed_worker_had_is_done_again(two, tmp_path):
