@@ -269,6 +269,11 @@ def test_what_a_family_s_function_returns_is_a_family(monkeypatch):
     s2r_torch.register_family("three")(lambda: 3)
     with pytest.raises(SettingError, match=r"what three\(...\) returned: a family; got int: 3"):
         s2r_torch.make_family("three")
+    s2r_torch.register_family("four")(lambda: GRID)
+    assert s2r_torch.make_family("four") is GRID  # another name for it
+    s2r_torch.register_family("five")(type("Other", (type(GRID),), {"name": "other"}))
+    with pytest.raises(SettingError, match="a family whose name is a registered one, as five is; got other"):
+        s2r_torch.make_family("five")
 
 
 def test_a_minimum_is_at_most_what_is_used():

@@ -16,6 +16,7 @@ from s2r_torch.families.contract import Family, require_family
 from s2r_torch.given import taking
 from s2r_torch.registry import Registry
 from s2r_torch.schema import arguments
+from s2r_torch.text import printable
 
 FAMILIES = Registry(
     "family",
@@ -49,7 +50,7 @@ def make_family(name: str, **parameters) -> Family:
     """Builds a family from its name and `parameters()`, as configurations and policy files hold them.
 
     Raises:
-        SettingError: there is no family of that name, or it has no such parameter.
+        SettingError: there is no family of that name, it has no such parameter, or it says a name that there is not.
     """
     return family_named(name, parameters, name)
 
@@ -69,4 +70,10 @@ def family_named(name: str, parameters: Mapping[str, Any], key: str) -> Family:
             expected=f"parameters of {name}", got=", ".join(map(str, parameters)), cause=str(error)
         ) from error
     require_family(f"what {name}(...) returned", family)
+    if FAMILIES.get(family.name) is None:
+        raise SettingError(
+            expected=f"a family whose name is a registered one, as {name} is",
+            got=printable(family.name),
+            cause="policy files and workers make a family again from its name",
+        )
     return family

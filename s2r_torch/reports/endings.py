@@ -76,6 +76,8 @@ def _tell(console: Console, error: BaseException, kept: str, exits: bool) -> int
     """Says what happened; the exit code."""
     if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):  # rich makes an exit of it
         error = error.__context__
+    if type(error) is ValueError and console.file.closed:
+        error = OSError("the output was closed by code of yours or of a driver")
     if isinstance(error, KeyboardInterrupt):
         say(console, f"interrupted; {kept}")
         return 143 if isinstance(error, Terminated) else 130

@@ -92,6 +92,15 @@ def test_an_output_that_a_users_code_closed(capsys):
     assert ended.value.code == 2 and "SettingError: expected a file" in capsys.readouterr().err
 
 
+def test_a_result_for_an_output_that_a_users_code_closed_is_one_line(capsys):
+    closed = io.StringIO()
+    closed.close()
+    with pytest.raises(Ended) as ended, clear_ending(console := Console(file=closed, width=200), "nothing"):
+        console.print("the result")
+    told = "OSError: the output was closed by code of yours or of a driver\n"
+    assert (ended.value.code, capsys.readouterr().err) == (2, told)
+
+
 def test_an_output_that_users_code_replaced(monkeypatch, capsys):
     console = terminal()
     monkeypatch.setattr(sys, "stdout", io.StringIO())
