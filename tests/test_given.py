@@ -271,7 +271,8 @@ def test_what_a_family_s_function_returns_is_a_family(monkeypatch):
         s2r_torch.make_family("three")
     s2r_torch.register_family("four")(lambda: GRID)
     assert s2r_torch.make_family("four") is GRID  # another name for it
-    s2r_torch.register_family("five")(type("Other", (type(GRID),), {"name": "other"}))
+    other = type("Other", (type(GRID),), {"name": "other"})()
+    s2r_torch.register_family("five")(lambda: other)
     with pytest.raises(SettingError, match="a family whose name is a registered one, as five is; got other"):
         s2r_torch.make_family("five")
 
