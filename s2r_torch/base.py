@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -216,7 +216,7 @@ class StateGraph:
     """The latent transition graph T, shared by every environment, with states in depth-first order.
 
     Args:
-        next_state: `[xi, A]` int64, -1 for states of the last layer.
+        next_state: `[xi, A]` int64, -1 for states of the last layer, and where an action leads out of a pruned graph.
         layer: `[xi]` int64, the step 0 .. H-1 of each state.
         paths: one action path per state that ends there; `paths[0] == ()`.
     """
@@ -249,9 +249,11 @@ class StateGraph:
         """The same of where edges and paths lead."""
         T, last = self.next_state, self.layer == self.layer.max()
         on = T[~last]
-        if not bool((T[last] == -1).all()) or not bool(((on >= 0) & (on < len(T))).all()):
-            return "next_state -1 in the last layer, and a state elsewhere"
-        if not bool((self.layer[on] == self.layer[~last, None] + 1).all()):
+        if not bool((T[last] == -1).all()) or not bool(((on >= -1) & (on < len(T))).all()):
+            return "next_state -1 in the last layer, and a state or -1 elsewhere"
+        if not bool((on >= 0).any(1).all()):
+            return "an action to a next state in every state before the last layer"
+        if not bool((self.layer[on] == self.layer[~last, None] + 1)[on >= 0].all()):
             return "edges that lead to the next layer"
         try:
             ends = [self.end(path) for path in self.paths]
@@ -272,6 +274,11 @@ class StateGraph:
         return int(self.layer.max()) + 1
 
     @property
+    def pruned(self) -> bool:
+        """Whether actions lead out of it before the last layer."""
+        return bool((self.next_state[self.layer < self.layer.max()] < 0).any())
+
+    @property
     def states_per_layer(self) -> list[int]:
         return torch.bincount(self.layer, minlength=self.horizon).tolist()
 
@@ -286,9 +293,9 @@ class StateGraph:
                 yield step, state
 
     def values_after(self, V: Tensor, states: Sequence[int]) -> Tensor:
-        """V [..., xi] where every action of some states leads [..., S, A]; 0 after the last layer."""
+        """V [..., xi] where every action of some states leads [..., S, A]; 0 after the last layer, and outside."""
         following = self.next_state[states]
-        return V[..., following.clamp(min=0)] * (following >= 0)
+        return torch.where(following >= 0, V[..., following.clamp(min=0)], 0.0)
 
     def best_totals(self, reward: Tensor) -> tuple[Tensor, Tensor]:
         """The largest total from every state on [..., xi], and its first action [..., xi], for reward [..., xi, A]."""
@@ -309,13 +316,12 @@ class StateGraph:
                 raise SettingError(expected=expected, got=printable(path), cause="a path of another problem")
             state = int(self.next_state[state, a])
         if state < 0:
-            raise SettingError(
-                expected=f"at most {self.horizon - 1} actions", got=printable(path), cause="a whole episode, not a path"
-            )
+            cause = "a whole episode, not a path; or a path that leads out of a pruned graph"
+            raise SettingError(expected=f"at most {self.horizon - 1} actions", got=printable(path), cause=cause)
         return state
 
     def walked(self, leaving: Sequence[Tensor]) -> Tensor:
-        """How often each state is visited [..., xi], by shares of actions: 1 at the start, 1 in all of every layer.
+        """How often each state is visited [..., xi], by shares of actions: 1 at the start, at most 1 in every layer.
 
         Args:
             leaving: by layer, `[..., S, A]` the share of every action in the layer's states.
@@ -325,15 +331,51 @@ class StateGraph:
         for layer, shares in enumerate(leaving[:-1]):
             states = self.states_of(layer)
             for a in range(self.num_actions):
-                visits.index_add_(-1, self.next_state[states, a], visits[..., states] * shares[..., a])
+                following = self.next_state[states, a]
+                visits.index_add_(-1, following.clamp(min=0), visits[..., states] * shares[..., a] * (following >= 0))
         return visits
 
     def visited(self, actions: Tensor) -> Tensor:
-        """The states [..., H] that action sequences [..., >= H-1] pass through, the start included."""
+        """The states [..., H] that action sequences [..., >= H-1] pass through, the start included; -1 once outside."""
         states = [torch.zeros(actions.shape[:-1], dtype=torch.int64)]
         for step in range(self.horizon - 1):
-            states.append(self.next_state[states[-1], actions[..., step]])
+            here = states[-1]
+            states.append(torch.where(here >= 0, self.next_state[here, actions[..., step]], -1))
         return torch.stack(states, dim=-1)
+
+    def best_lists(self, reward: Tensor) -> Tensor:
+        """The action lists [M, H] of the largest total, for each of M rewards [M, xi, A]."""
+        best, here, actions = self.best_totals(reward)[1], torch.zeros(len(reward), dtype=torch.int64), []
+        for _ in range(self.horizon):
+            actions.append(best.gather(1, here[:, None]).squeeze(1))
+            here = self.next_state[here, actions[-1]].clamp(min=0)  # nothing follows the last action
+        return torch.stack(actions, 1)
+
+    def totals(self, reward: Tensor, lists: Tensor) -> Tensor:
+        """What lists [K, H] earn [M, K], for M rewards [M, xi, A]."""
+        states = self.visited(lists)
+        return (reward[:, states.clamp(min=0), lists] * (states >= 0)).sum(-1)
+
+    def restricted_to(self, states: Collection[int]) -> StateGraph:
+        """The graph of these states, and of all edges between them; actions that lead elsewhere lead to -1.
+
+        States are numbered as a depth-first search finds them among themselves.
+
+        Args:
+            states: the start among them; each reached by a path of them, and followed by one but in the last layer.
+        """
+        kept = set(states)
+        paths: dict[int, Path] = {0: ()}
+        todo = [(0, a) for a in reversed(range(self.num_actions))]
+        while todo:
+            s, a = todo.pop()
+            t = int(self.next_state[s, a])
+            if t in kept and t not in paths:
+                paths[t] = (*paths[s], a)
+                todo.extend((t, b) for b in reversed(range(self.num_actions)))
+        number = torch.full((self.num_states + 1,), -1)  # the last one for -1
+        number[[*paths]] = torch.arange(len(paths))
+        return StateGraph(number[self.next_state[[*paths]]], self.layer[[*paths]], tuple(paths.values()))
 
     def require_same(self, other: StateGraph) -> None:
         """Raises GraphMismatchError unless both graphs have the same states in the same order."""

@@ -199,7 +199,7 @@ def edge_cover(graph: StateGraph, allowed_edges: Iterable[Edge]) -> tuple[Path, 
     needs = np.ones(len(edges), dtype=np.int64)
     chains = _chains(needs.tolist(), _links(reach[np.ix_(heads, tails)], needs))
     following = graph.next_state.tolist()
-    return tuple(sorted(_path_along(graph.horizon, following, [edges[i] for i in chain]) for chain, _ in chains))
+    return tuple(sorted(_path_along(following, [edges[i] for i in chain]) for chain, _ in chains))
 
 
 def _closure(graph: StateGraph) -> np.ndarray:
@@ -253,20 +253,29 @@ def _chains(needs: list[int], links: list[dict[int, int]]) -> list[tuple[list[in
 
 
 def _path_through(graph: StateGraph, following: list[list[int]], chain: list[int]) -> Path:
-    """H - 1 actions from the start through every state of the chain, continued by action 0."""
+    """H - 1 actions from the start through every state of the chain, continued by the first that lead to a state."""
     path = list(graph.paths[chain[0]])
     for s, t in zip(chain, chain[1:], strict=False):
         path += _connect(following, s, t)
-    return tuple(path + [0] * (graph.horizon - 1 - len(path)))
+    return tuple(path + _onward(following, chain[-1]))
 
 
-def _path_along(horizon: int, following: list[list[int]], chain: list[Edge]) -> Path:
-    """H - 1 actions from the start along every edge of the chain, continued by action 0."""
+def _path_along(following: list[list[int]], chain: list[Edge]) -> Path:
+    """Actions from the start along every edge of the chain, continued by the first that lead to a state."""
     path, state = [], 0
     for s, a in chain:
         path += [*_connect(following, state, s), a]
         state = following[s][a]
-    return tuple(path + [0] * (horizon - 1 - len(path)))
+    return tuple(path + _onward(following, state))
+
+
+def _onward(following: list[list[int]], state: int) -> list[int]:
+    """From a state to the last layer, by the first actions that lead to a state."""
+    actions = []
+    while max(following[state]) >= 0:
+        actions.append(next(a for a, t in enumerate(following[state]) if t >= 0))
+        state = following[state][actions[-1]]
+    return actions
 
 
 def _connect(following: list[list[int]], start: int, goal: int) -> list[int]:
@@ -274,6 +283,9 @@ def _connect(following: list[list[int]], start: int, goal: int) -> list[int]:
     frontier: dict[int, list[int]] = {start: []}
     while goal not in frontier:
         frontier = {
-            t: [*path, a] for s, path in reversed(frontier.items()) for a, t in reversed([*enumerate(following[s])])
+            t: [*path, a]
+            for s, path in reversed(frontier.items())
+            for a, t in reversed([*enumerate(following[s])])
+            if t >= 0
         }
     return frontier[goal]

@@ -110,7 +110,7 @@ def decision_tour(graph: StateGraph) -> tuple[tuple[Path, list[tuple[int, int]]]
     Kept for parts of the simulators that make the same tour one after another: of 1089 states half a second each.
     """
     ended = _with_an_end(graph)
-    missing, tour = set(edges_of(ended)), []
+    missing, tour = {(s, a) for s, a in edges_of(ended) if s < graph.num_states}, []
     for actions in edge_cover(ended, missing):
         states = graph.visited(torch.tensor(actions, dtype=torch.int64)).tolist()
         takers = [(step, s) for step, s in enumerate(states) if (s, actions[step]) in missing]
@@ -121,13 +121,19 @@ def decision_tour(graph: StateGraph) -> tuple[tuple[Path, list[tuple[int, int]]]
 
 
 def _with_an_end(graph: StateGraph) -> StateGraph:
-    """The graph with one more state, to which every action of the last layer leads."""
-    xi, A = graph.num_states, graph.num_actions
-    next_state = torch.cat([graph.next_state, torch.full((1, A), -1)])
-    last = graph.states_of(graph.horizon - 1)
-    next_state[last] = xi
-    layer = torch.cat([graph.layer, torch.tensor([graph.horizon])])
-    return StateGraph(next_state, layer, (*graph.paths, (*graph.paths[last[0]], 0)))
+    """The graph with a further layer, and where actions that lead out of it go: one more state in each layer.
+
+    Every action leads to a state then, but for the further layer's.
+    """
+    xi, H = graph.num_states, graph.horizon
+    out = (graph.next_state < 0).any(1).nonzero().flatten()  # whose actions lead out, the last layer's included
+    s = int(out[graph.layer[out].argmin()])
+    a, first = int((graph.next_state[s] < 0).nonzero()[0]), int(graph.layer[s]) + 1
+    added = torch.arange(first, H + 1)  # layers of the states outside: xi, xi + 1, ..
+    leads = torch.where(graph.next_state < 0, (xi + graph.layer + 1 - first)[:, None], graph.next_state)
+    onward = torch.where(added < H, xi + added + 1 - first, -1)[:, None].expand(-1, graph.num_actions)
+    paths = tuple((*graph.paths[s], a) + (0,) * k for k in range(len(added)))
+    return StateGraph(torch.cat([leads, onward]), torch.cat([graph.layer, added]), (*graph.paths, *paths))
 
 
 def walk(simulators: Guard, actions: Path, n: int, seed: Seed) -> tuple[list[Tensor], list[Tensor]]:

@@ -139,9 +139,9 @@ CALLS = {
     "the start last": (lambda: graph(paths=((0,), ())), "paths of as many actions as their layer, the first one"),
     "an edge within": (
         lambda: graph([[1, 2], [2, 2], [-1, -1]], [0, 1, 1], ((), (0,), (1,))),
-        "a graph of 3 states with next_state -1 in the last layer, and a state elsewhere",
+        "a graph of 3 states with next_state -1 in the last layer, and a state or -1 elsewhere",
     ),
-    "an edge to nowhere": (lambda: graph([[1, 7], [-1, -1]]), "a graph of 2 states with .*and a state elsewhere"),
+    "an edge to nowhere": (lambda: graph([[1, 7], [-1, -1]]), "a graph of 2 states with .*and a state or -1 elsewhere"),
     "an edge over two": (
         lambda: graph([[2, 1], [2, 2], [-1, -1]], [0, 1, 2], ((), (1,), (1, 0))),
         "edges that lead to the next layer",

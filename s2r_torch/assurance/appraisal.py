@@ -163,12 +163,15 @@ class Appraisal:
         return said
 
 
-def decided(simulators: Guard, D_hat: Densities, meta_policy: MetaPolicy, n: int, seed: Seed) -> tuple[Tensor, Tensor]:
+def decided(
+    simulators: Guard, D_hat: Densities, whole: StateGraph, meta_policy: MetaPolicy, n: int, seed: Seed
+) -> tuple[Tensor, Tensor]:
     """What the policy earns [M], and mean rewards `[FOLDS, M, xi, A]`, from n draws of every action at every state.
 
     Args:
         simulators: M of them.
-        D_hat: `[M, xi, G]` their densities, as Deploy estimates them.
+        D_hat: `[M, .., G]` densities of the states that the policy looks at, as Deploy estimates them.
+        whole: all xi states.
         meta_policy: whose policies act.
         n: draws of every action.
         seed: named stream.
@@ -176,14 +179,16 @@ def decided(simulators: Guard, D_hat: Densities, meta_policy: MetaPolicy, n: int
     Cost:
         n episodes per simulator along each of the fewest sequences that walk every action of every state.
     """
-    parts = map_simulators(_decided, in_parts(simulators, D_hat), meta_policy, n, seed)
+    parts = map_simulators(_decided, in_parts(simulators, D_hat), whole, meta_policy, n, seed)
     earned, folds = zip(*parts, strict=True)
     return torch.cat(earned), torch.cat(folds, 1)
 
 
-def _decided(simulators: Guard, D_hat: Densities, meta_policy: MetaPolicy, n: int, seed: Seed) -> tuple[Tensor, Tensor]:
+def _decided(
+    simulators: Guard, D_hat: Densities, graph: StateGraph, meta_policy: MetaPolicy, n: int, seed: Seed
+) -> tuple[Tensor, Tensor]:
     """Of some simulators."""
-    graph, act = meta_policy.problem.graph, meta_policy.condition(D_hat).act
+    act = meta_policy.condition(D_hat).act
     B, xi, A = len(simulators), graph.num_states, graph.num_actions
     earned, folds = torch.zeros(B, xi, dtype=torch.float64), torch.zeros(FOLDS, B, xi, A, dtype=torch.float64)
     data = decisions(simulators, graph, n * A, seed)
@@ -203,16 +208,6 @@ def agreed(by_graph: Tensor, in_episodes: Tensor) -> Tensor:
     return in_episodes if abs(float(off.mean())) > half_width(off, SURELY) else by_graph
 
 
-def best_lists(graph: StateGraph, reward: Tensor) -> tuple[Tensor, Tensor]:
-    """The best list [M, H] for each of M simulators with mean rewards [M, xi, A], and its total [M]."""
-    value, best = graph.best_totals(reward)
-    here, actions = torch.zeros(len(reward), dtype=torch.int64), []
-    for _ in range(graph.horizon):
-        actions.append(best.gather(1, here[:, None]).squeeze(1))
-        here = graph.next_state[here, actions[-1]].clamp(min=0)  # nothing follows the last action
-    return torch.stack(actions, 1), value[:, 0]
-
-
 def totals(graph: StateGraph, reward: Tensor, lists: Tensor) -> Tensor:
     """What lists [M, H] earn in M simulators with mean rewards [M, xi, A]: [M]."""
     return reward[torch.arange(len(reward))[:, None], graph.visited(lists), lists].sum(1)
@@ -230,13 +225,13 @@ def optimum(graph: StateGraph, folds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         for size in (len(folds) - 1, len(folds) // 2)
     )
     v = len(folds) / (2 * (len(folds) - 1))
-    return least, least + (least - halved) * v / (1 - v), best_lists(graph, folds.mean(0))[1]
+    return least, least + (least - halved) * v / (1 - v), graph.best_totals(folds.mean(0))[0][:, START]
 
 
 def _valued(graph: StateGraph, folds: Tensor, chosen: tuple[int, ...]) -> Tensor:
     """What lists that these folds [F, M, xi, A] choose earn [M] in the others."""
     others = [k for k in range(len(folds)) if k not in chosen]
-    return totals(graph, folds[others].mean(0), best_lists(graph, folds[list(chosen)].mean(0))[0])
+    return totals(graph, folds[others].mean(0), graph.best_lists(folds[list(chosen)].mean(0)))
 
 
 def appraise(

@@ -212,6 +212,7 @@ def gap_bounds(
         density_error_kind="measured" if settings.density_error is None else "given",
         survivors=ensemble.size,
         realizable=ensemble.exact,
+        pruned=ensemble.problem.graph.pruned,
     )
 
 

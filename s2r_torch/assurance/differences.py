@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.assurance.findings import DOUBTFUL, PLAUSIBLE, SILENT, VIOLATED, DiagnosticSettings, Finding
-from s2r_torch.base import told
+from s2r_torch.base import StateGraph, told
 from s2r_torch.density.patches import Densities
 from s2r_torch.episodes import Transitions
 from s2r_torch.learning.calibration import tabulated
@@ -43,7 +43,7 @@ def check_reactiveness(
     if pairs:
         values = _values_apart(data, ensemble, reach)
         for s, t in pairs:
-            here, there = (_targets(data[u], values, graph.next_state[u]) for u in (s, t))
+            here, there = (_targets(data[u], values, graph, u) for u in (s, t))
             products = _disagreement(data[s], data[t], here, there, reach)
             if products is not None:
                 seen[s, t] = _difference(products)
@@ -69,7 +69,7 @@ def check_realizability(
     evaluator = ensemble.subset([best]).evaluator(D_hat)
     seen = {}
     for s, halves in enumerate(data):
-        y = _targets(halves, (tables[0].V_hat[best], tables[1].V_hat[best]), graph.next_state[s])
+        y = _targets(halves, (tables[0].V_hat[best], tables[1].V_hat[best]), graph, s)
         residuals = []
         for half, target in zip(halves, y, strict=True):
             q = evaluator.q_of(0, int(graph.layer[s]), half.x).double()
@@ -160,11 +160,10 @@ def _distances(x: Tensor, z: Tensor, reach: Tensor) -> Tensor:
     return torch.cdist((x / reach).float(), (z / reach).float(), compute_mode="donot_use_mm_for_euclid_dist")
 
 
-def _targets(halves: Halves, values: tuple[Tensor, Tensor], following: Tensor) -> list[Tensor]:
+def _targets(halves: Halves, values: tuple[Tensor, Tensor], graph: StateGraph, s: int) -> list[Tensor]:
     """r + V(successor) [B, n] of both halves, each with values of its own half."""
-    if int(following[0]) < 0:
-        return [half.rewards for half in halves]
-    return [half.rewards + V[:, following].gather(1, half.actions) for half, V in zip(halves, values, strict=True)]
+    after = (graph.values_after(V, [s]).squeeze(-2) for V in values)
+    return [half.rewards + V.gather(1, half.actions) for half, V in zip(halves, after, strict=True)]
 
 
 def _disagreement(here: Halves, there: Halves, y_here: list, y_there: list, reach: Tensor) -> Tensor | None:
@@ -199,7 +198,7 @@ def _optimal_values(data: tuple[Halves, ...], ensemble: Ensemble, reach: Tensor)
     nothing = torch.zeros(B, graph.num_states, dtype=torch.float64)
     values = nothing.clone(), nothing.clone()
     for _, s in graph.backward():
-        y = _targets(data[s], values, graph.next_state[s])
+        y = _targets(data[s], values, graph, s)
         for own, other in ((0, 1), (1, 0)):
             x = data[s][own].x
             q, chooser = (_regress(x, data[s][h], y[h], graph.num_actions, reach) for h in (own, other))

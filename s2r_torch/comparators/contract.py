@@ -32,7 +32,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path
+from s2r_torch.base import Path, StateGraph
 from s2r_torch.comparators.policies import each
 from s2r_torch.defaults import plain_torch
 from s2r_torch.deployment.policy import MetaPolicy
@@ -91,6 +91,7 @@ class Known:
         seed: named stream of the run; comparators take children of their own.
         policy: ours, as it is deployed.
         ensemble: the whole class F, before anybody was eliminated.
+        whole: the discovered state graph before it was pruned.
     """
 
     problem: Problem
@@ -100,6 +101,7 @@ class Known:
     seed: Seed
     policy: MetaPolicy
     ensemble: Ensemble
+    whole: StateGraph
 
     @property
     def theta(self) -> Tensor:

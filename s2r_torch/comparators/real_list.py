@@ -75,7 +75,7 @@ class RealList(Settings):
 
     def fit(self, known: Known) -> RewardedLists:
         """No episodes."""
-        return RewardedLists(known.problem.graph, self.n)
+        return RewardedLists(known.whole, self.n)
 
 
 def _stretched(path: Path) -> Path:

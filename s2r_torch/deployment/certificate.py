@@ -19,6 +19,7 @@ class Gap:
     density_error_kind: str  # "given", or "measured": a heuristic
     survivors: int  # over which the maximum was taken
     realizable: bool  # whether the class holds f* by construction
+    pruned: bool  # whether policies that leave the states that are looked at were left out
 
     @property
     def least(self) -> float:
@@ -144,14 +145,17 @@ def _gap(gap: Gap) -> list[str]:
             "     impossible: evidence that an assumption is wrong. They are that observations determine values",
             f"     (A1), {exact}, and that densities are accurate enough (A4).",
         ]
+    who = "No policy that goes where this one looks" if gap.pruned else "No policy"
     lines = [
         f"Under further assumptions{'' if gap.proved else ' (HEURISTIC here)'}:",
-        f"  4. No policy earns more than {gap.least:.3f} above it, on average over such worlds if it acts in all.",
+        f"  4. {who} earns more than {gap.least:.3f} above it, on average over such worlds if it acts in all.",
         "     Its confidence comes beside that of the elimination itself.",
         f"     Assumes that observations determine values (A1) and {exact}.",
     ]
     if not gap.realizable:
         lines.append("     A trained class never holds an exact predictor: read this number as an estimate.")
+    if gap.pruned:
+        lines.append("     What elsewhere is worth was estimated on training simulators (pruning), not bounded.")
     if gap.density_error_kind == "measured":
         lines.append(f"     What density errors do to values was measured ({gap.density_error:.3g}), not proved (A4).")
     return lines

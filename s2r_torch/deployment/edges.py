@@ -114,15 +114,18 @@ class EdgeChecker:
 def taken_edges(policy: Policy, observations: Sequence[Tensor]) -> tuple[Edge, ...]:
     """The edges that a policy takes from the start on, at the readings [n, d] that every state [xi] has shown.
 
+    Those that lead out of a pruned graph are none: what they lead to was never looked at.
+
     An action that it takes at none of n readings has a probability of at most 3 / n, with confidence 95 %.
     """
     graph, found, reached = policy.problem.graph, set(), {0}
+    known = set(edges_of(graph))
     for step in range(graph.horizon - 1):
         for s in graph.states_of(step):
             if s in reached:
-                actions = policy.act(step, observations[s]).unique().tolist()
-                found |= {(s, a) for a in actions}
-                reached |= set(graph.next_state[s, actions].tolist())
+                taken = {(s, a) for a in policy.act(step, observations[s]).unique().tolist()} & known
+                found |= taken
+                reached |= {int(graph.next_state[edge]) for edge in taken}
     return tuple(sorted(found))
 
 

@@ -92,6 +92,7 @@ CERTIFICATE = Record(
                 "density_error_kind": Choice(("given", "measured")),
                 "survivors": COUNT,
                 "realizable": Flag(),
+                "pruned": Flag(),
             }
         ),
         "used_mean": VALUE,
@@ -155,6 +156,7 @@ AGREEMENTS: tuple[tuple[str, Callable[[dict, Tensors], bool]], ...] = (
     ("a reference with scale > 0, noise that is positive definite, and scores >= 0", lambda h, t: _reference_fits(t)),
     ("a certificate for this cover and n_real", lambda h, t: _promised(h, "sequences", "n_real") in (None, _plan(h))),
     ("a certificate whose bounds are in order, of at most as many refusals as simulators", lambda h, t: _in_order(h)),
+    ("a certificate that says whether the graph was pruned", lambda h, t: _pruned(h) in (None, _leads_outside(h, t))),
     ("a certificate of refusals by this reference", lambda h, t: h["certificate"] is None or _refused_by(h, t)),
 )
 
@@ -249,8 +251,9 @@ def _layered(h: dict, t: Tensors) -> bool:
     inner = layer < last
     known = (following >= 0) & (following < len(layer)) & inner[:, None]
     onward = layer[following.clamp(0, len(layer) - 1)] == layer[:, None] + 1
-    ends = (following == -1) & (layer == last)[:, None]
-    return int(layer[0]) == 0 and int(layer.max()) == last and bool(((known & onward) | ends).all())
+    goes_on = bool(known.any(1)[inner].all())
+    legal = bool(((known & onward) | (following == -1)).all())
+    return int(layer[0]) == 0 and int(layer.max()) == last and goes_on and legal
 
 
 def _walked(h: dict, t: Tensors) -> bool:
@@ -287,8 +290,16 @@ def _visited(h: dict, t: Tensors) -> set[int]:
         state = 0
         for a in sequence:
             state = following[state][a]
+            if state < 0:  # a cover never leads out of a pruned graph
+                return set()
             found.add(state)
     return found
+
+
+def _leads_outside(h: dict, t: Tensors) -> bool:
+    """Whether the graph is pruned: actions lead out of it before the last layer."""
+    inner = t["graph.layer"] < _spec(h, "horizon") - 1
+    return bool((t["graph.next_state"][inner] < 0).any())
 
 
 # -- what is promised -------------------------------------------------------------------------------------------------
@@ -346,6 +357,10 @@ def _refused_by(h: dict, t: Tensors) -> bool:
     if scores is None or not can_refuse(*scores.shape):
         return refusals is None
     return refusals is not None and refusals["scores"] == len(scores)
+
+
+def _pruned(h: dict) -> bool | None:
+    return h["certificate"] and h["certificate"]["gap"]["pruned"]
 
 
 def _survivors(h: dict) -> tuple[int, bool] | None:

@@ -50,6 +50,15 @@ class Regression:
         return 0.0 if total < 1e-20 else 1 - float((y - self.held_out(y)).square().mean()) / total
 
 
+def statistics_of(x: Tensor, quantiles: int) -> Tensor:
+    """Statistics [B, p] of readings [B, n, d] of a state: so many quantiles, standard deviations, covariances."""
+    x = x.double()
+    q = torch.quantile(x, torch.linspace(0.05, 0.95, quantiles, dtype=torch.float64), dim=1)  # [quantiles, B, d]
+    centred = x - x.mean(1, keepdim=True)
+    covariance = torch.einsum("bni,bnj->bij", centred, centred).flatten(1) / x.shape[1]
+    return torch.cat([q.permute(1, 0, 2).flatten(1), x.std(1).clamp(min=1e-12).log(), covariance], 1)
+
+
 def missed(hat: Tensor, y: Tensor) -> Tensor:
     """y [B, K] minus what all other rows tell of each by H [B, B]."""
     centred = y - y.mean(0)

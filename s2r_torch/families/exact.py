@@ -85,11 +85,8 @@ def open_loop(truth: GroundTruth) -> tuple[Path, float]:
 
 def best_list(graph: StateGraph, reward: Tensor) -> tuple[Path, float]:
     """The best fixed list of H actions and its value, for mean rewards [xi, A]."""
-    value, best = graph.best_totals(reward.double())
-    path: Path = ()
-    for _ in range(graph.horizon):
-        path += (int(best[graph.end(path)]),)
-    return path, float(value[0])
+    reward = reward.double()
+    return tuple(graph.best_lists(reward[None])[0].tolist()), float(graph.best_totals(reward)[0][0])
 
 
 def best_blind(truth: GroundTruth) -> float:

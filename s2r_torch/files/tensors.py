@@ -28,7 +28,7 @@ from s2r_torch.files.whole import replacing
 from s2r_torch.text import printable
 
 KEY = "s2r_torch"
-FORMAT = 5
+FORMAT = 6
 MOST_OWN_HEADER = 2**26
 OURS = ("format", "kind", "tensors", "digest")  # names in the header that belong to this module
 

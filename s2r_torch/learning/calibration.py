@@ -113,8 +113,8 @@ def tabulated(data: Sequence[Transitions], D_hat: Densities, ensemble: Ensemble)
     risks = torch.zeros(ensemble.size, *D_hat.shape[:2], dtype=torch.float64)
     V_hat, earned = torch.zeros_like(risks), torch.zeros_like(risks)
     for step, s in graph.backward():
-        last, following = step == graph.horizon - 1, graph.next_state[s]
-        after = (None, None) if last else (V_hat[:, :, following], earned[:, :, following])
+        last = step == graph.horizon - 1
+        after = (None, None) if last else (graph.values_after(V, [s]).squeeze(-2) for V in (V_hat, earned))
         risks[:, :, s], V_hat[:, :, s], earned[:, :, s] = evaluator.bellman_risks(step, data[s], *after)
     return BellmanTable(risks, V_hat, earned)
 

@@ -152,7 +152,7 @@ def dfs_learn(state: int, knowledge: Knowledge, judges: Judges) -> Knowledge:
     if int(judges.graph.layer[state]) < judges.graph.horizon - 1:
         for a in range(judges.graph.num_actions):
             successor = int(judges.graph.next_state[state, a])
-            if knowledge.learned[successor]:
+            if successor < 0 or knowledge.learned[successor]:
                 continue
             agrees, knowledge = consensus(successor, knowledge, judges)
             if not agrees:
@@ -215,7 +215,8 @@ def td_eliminate(state: int, knowledge: Knowledge, judges: Judges) -> Knowledge:
     step = int(judges.graph.layer[state])
     data = judges.samples.decisions(state)
     evaluator = judges.evaluator(knowledge.alive)
-    V_next = None if step == judges.graph.horizon - 1 else knowledge.V_hat[:, :, judges.graph.next_state[state]]
+    last = step == judges.graph.horizon - 1
+    V_next = None if last else judges.graph.values_after(knowledge.V_hat, [state]).squeeze(-2)
     risks, V_hat, _ = evaluator.bellman_risks(step, data, V_next)
     entry = knowledge.alive
     evidence = Evidence(risks[entry], judges.budget.n_train, lambda: evaluator.distances(step, data, V_next))

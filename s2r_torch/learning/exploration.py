@@ -61,11 +61,17 @@ class Visit:
 class Exploration:
     """What Algorithm 2 found."""
 
-    graph: StateGraph
+    graph: StateGraph  # what is looked at, of xi states
     D_hat: Densities  # [B, xi, G] float64, from n_dist observations per state and simulator
-    visits: tuple[Visit, ...]  # every path visited, in depth-first order
+    visits: tuple[Visit, ...]  # every path visited, in depth-first order; their states are those of `whole`
     n_merge: int  # observations behind the distances of visits
     n_dist: int  # observations behind D_hat
+    whole: StateGraph  # all that was found
+
+    def found_again(self, whole: StateGraph) -> StateGraph:
+        """What is looked at of the same graph, found in other simulators; raises GraphMismatchError for another."""
+        self.whole.require_same(whole)
+        return self.graph
 
     @property
     def band(self) -> float:
@@ -100,6 +106,7 @@ def explore(
     n_dist: int,
     seed: Seed,
     on_visit: Callable[[Visit], None] = lambda visit: None,
+    look_at: Callable[[StateGraph], StateGraph] = lambda whole: whole,
 ) -> Exploration:
     """Finds all states by depth-first search and estimates their densities (Algorithm 2, DFS-Distribution).
 
@@ -111,6 +118,7 @@ def explore(
         seed: named stream; every sequence of actions has its own.
         on_visit: called after every visited path, layer by layer, and again from the first one on where they are
             looked at again; states have numbers in the order of finding.
+        look_at: the part of the graph whose densities are estimated (`pruning.py`).
 
     Returns:
         The graph with states in depth-first order, densities, and the visits.
@@ -145,8 +153,9 @@ def explore(
                 raise
             merge = more
             search = _Search(simulators, estimator, merge, seed.child("more", merge.n_merge), on_visit)
-    D_hat = estimate_patches(simulators, graph, estimator, n_dist, seed)
-    return Exploration(graph, D_hat, visits, merge.n_merge, n_dist)
+    looked_at = look_at(graph)
+    D_hat = estimate_patches(simulators, looked_at, estimator, n_dist, seed)
+    return Exploration(looked_at, D_hat, visits, merge.n_merge, n_dist, graph)
 
 
 @dataclass(frozen=True, eq=False)

@@ -84,7 +84,8 @@ def _probed_states(episodes: Rollouts, number: int, judges: Judges) -> list[int]
     visited = judges.graph.visited(episodes.actions)  # [B, n, H]
     B, each = len(visited), _probes_per_simulator(judges)
     rows = torch.randperm(B, generator=generator)[: judges.budget.n_probes] if each == 1 else slice(None)
-    return sorted(visited[rows, :each].unique().tolist(), key=lambda s: -int(judges.graph.layer[s]))
+    states = {s for s in visited[rows, :each].unique().tolist() if s >= 0}
+    return sorted(states, key=lambda s: -int(judges.graph.layer[s]))
 
 
 def _probes_per_simulator(judges: Judges) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from s2r_torch.base import START
+from s2r_torch.base import START, StateGraph
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.patches import dense
 from s2r_torch.episodes import Guard
@@ -28,7 +28,7 @@ class Trial:
     """What Algorithm 1 is given beside the class: how to explore, how much to spend, how to eliminate.
 
     `oracle_b_bar` gives the budget's b_bar once the judges are explored, where an oracle knows it (known families);
-    without it the budget's own b_bar holds.
+    without it the budget's own b_bar holds. `look_at` gives the part of the whole graph that F was made for.
     """
 
     estimator: DensityEstimator
@@ -38,6 +38,7 @@ class Trial:
     seed: Seed
     oracle_b_bar: Callable[[Tensor], float] | None = None  # b_bar from the judges' D_hat, where an oracle knows it
     on_call: Callable[[str, int, int], None] = lambda name, state, survivors: None
+    look_at: Callable[[StateGraph], StateGraph] = lambda whole: whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +99,8 @@ def gather_judges(sample: Callable[[int], Guard], ensemble: Ensemble, trial: Tri
     simulators = sample(trial.budget.num_simulators)
     exploring = simulators.for_purpose("explore")
     seed = trial.seed.child("explore")
-    exploration = explore(exploring, trial.estimator, trial.merge, trial.budget.n_dist, seed)
+    n_dist = trial.budget.n_dist
+    exploration = explore(exploring, trial.estimator, trial.merge, n_dist, seed, look_at=trial.look_at)
     ensemble.problem.graph.require_same(exploration.graph)
     budget, oracle = trial.budget, trial.oracle_b_bar
     if oracle is not None:

@@ -127,10 +127,12 @@ def _appraisal(summary: Summary) -> list[tuple[str, str]]:
 def _problem(summary: Summary) -> list[tuple[str, str]]:
     problem, merging = summary.problem, summary.merging
     apart = f"{merging.zeta_hat:.3g}" if merging.zeta_hat else "none to compare"
+    pruned = problem.states_found > problem.num_states
+    of = f" of {problem.states_found}, those that good lists of actions pass," if pruned else ""
     return [
         (
             "problem",
-            f"{problem.num_states} states in {problem.horizon} layers {list(problem.states_per_layer)}, "
+            f"{problem.num_states} states{of} in {problem.horizon} layers {list(problem.states_per_layer)}, "
             f"{problem.num_actions} actions, observations in R^{problem.obs_dim}",
         ),
         (

@@ -18,6 +18,7 @@ from s2r_torch.reports.style import new_figure, some_steps
 
 NEW, MERGED = "#c8553d", "#1b6ca8"  # arrows and points of paths to new states, and of merged ones
 MOST_LABELS = 40  # arrows that are all labelled; beyond, only those to new states
+LEFT_OUT = "#bbbbbb"
 HALO = [withStroke(linewidth=2, foreground="white")]
 
 
@@ -59,7 +60,8 @@ def unlike_simulators(D_hat: Densities) -> list[int]:
 
 def draw_graph(axes: Axes, exploration: Exploration) -> None:
     """States in columns by step; one arrow per pair of states, labelled with the actions that lead along it."""
-    graph = exploration.graph
+    graph, looked_at = exploration.whole, exploration.graph
+    number = {graph.end(path): i for i, path in enumerate(looked_at.paths)}
     place = positions(graph)
     first = {visit.path for visit in exploration.visits if not visit.merged}
     arrows: dict[tuple[int, int], list[int]] = {}
@@ -72,15 +74,20 @@ def draw_graph(axes: Axes, exploration: Exploration) -> None:
         (x, y), (x_end, y_end) = place[s], place[t]
         style = {"arrowstyle": "-|>", "color": NEW if new else MERGED, "lw": 1.3 if new else 0.8}
         style |= {"shrinkA": 8, "shrinkB": 8, "linestyle": "-" if new else (0, (3, 2)), "alpha": 1 if new else 0.7}
+        if not {s, t} <= number.keys():
+            style |= {"alpha": 0.15}
         axes.annotate("", (x_end, y_end), (x, y), arrowprops=style, zorder=2 if new else 1)
-        if new or len(arrows) <= MOST_LABELS:
+        if {s, t} <= number.keys() and (new or len(arrows) <= MOST_LABELS):
             at = 0.34 if len(arrows) <= MOST_LABELS else 0.45
             label = ",".join(map(str, actions))
             point = (x + at * (x_end - x), y + at * (y_end - y))
             axes.text(*point, label, fontsize=7, ha="center", va="center", path_effects=HALO, zorder=4)
     for s, (x, y) in enumerate(place):
-        circle = {"boxstyle": "circle,pad=0.25", "facecolor": "white", "edgecolor": "#333333"}
-        axes.text(x, y, str(s), ha="center", va="center", fontsize=8, bbox=circle, zorder=3)
+        if s in number:
+            circle = {"boxstyle": "circle,pad=0.25", "facecolor": "white", "edgecolor": "#333333"}
+            axes.text(x, y, str(number[s]), ha="center", va="center", fontsize=8, bbox=circle, zorder=3)
+        else:
+            axes.plot(x, y, "o", ms=6, color=LEFT_OUT, zorder=3)
     half = max(max(abs(y) for _, y in place), 0.5) + 0.6
     axes.set(xlim=(-0.5, graph.horizon - 0.5), ylim=(-half, half), yticks=[])
     steps = some_steps(graph.horizon)
@@ -88,10 +95,12 @@ def draw_graph(axes: Axes, exploration: Exploration) -> None:
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     merged = sum(visit.merged for visit in exploration.visits)
+    pruned = f"Grey: {graph.num_states - len(number)} that no good list passes; they are not looked at. "
     met = f"Dashed blue: one of {merged} paths that end in a state already found; the two were merged."
     axes.set_title(
         f"{len(exploration.visits)} paths of actions were tried and lead to {graph.num_states} states. "
         f"Red arrow, its actions on it: a path that found a state.\n"
+        + (pruned if looked_at.pruned else "")
         + (met if merged else "No two of them end in the same state."),
         loc="left",
         fontsize=10,
@@ -183,10 +192,10 @@ def _why_merged(exploration: Exploration) -> str:
     rule = "Why merged: two samples of one state differ by less than the noise, 95 % of the time. Each point is a path."
     for visit in exploration.visits:
         if visit.merged:
-            found_by = exploration.graph.paths[visit.state]
+            found_by = exploration.whole.paths[visit.state]
             return (
-                f"{rule}\nFor example, actions {_words(visit.path)} end in state {visit.state}, as {_words(found_by)} "
-                f"did before: the densities there differ by {visit.distance / visit.noise:.2f} of the noise."
+                f"{rule}\nFor example, actions {_words(visit.path)} end where {_words(found_by)} did before: "
+                f"the densities there differ by {visit.distance / visit.noise:.2f} of the noise."
             )
     return f"{rule}\nHere no two paths met."
 

@@ -14,6 +14,8 @@ def forecast_table(found: Forecast, told: ForecastSettings) -> Table:
     graph = found.graph
     states = f"{graph.num_states} states in {graph.horizon} layers {graph.states_per_layer}"
     kind = "" if found.known else ", the most that the family allows: it does not know its graph"
+    if found.looked_at.pruned:
+        kind = f", {found.looked_at.num_states} of them on good lists of actions"
     view = Table(title=f"Forecast, {told.step_seconds:g} s a step: {states}{kind}", title_justify="left")
     for name in ("stage", "episodes", "steps", *(f"hours, {n} worker{'s' * (n > 1)}" for n in told.workers)):
         view.add_column(name, justify="left" if name == "stage" else "right")
@@ -35,6 +37,7 @@ def forecast_json(found: Forecast, told: ForecastSettings) -> dict:
     return {
         "states_per_layer": found.graph.states_per_layer,
         "graph_known": found.known,
+        "states_looked_at": found.looked_at.num_states,
         "parts": [
             {
                 "stage": part.stage,

@@ -34,8 +34,9 @@ class ProblemFacts:
     num_actions: int
     horizon: int
     obs_dim: int
-    num_states: int
+    num_states: int  # that are looked at
     states_per_layer: tuple[int, ...]
+    states_found: int  # before the graph was pruned
 
 
 @dataclass(frozen=True)
@@ -258,8 +259,9 @@ def unfinished(experiment: str, seed: int, stopped_by: str, stages: Mapping[str,
 
 
 def _problem(results: Results) -> ProblemFacts:
-    spec, graph = results.family.spec, results.explored.exploration.graph
-    return ProblemFacts(spec.num_actions, spec.horizon, spec.obs_dim, graph.num_states, tuple(graph.states_per_layer))
+    spec, found = results.family.spec, results.explored.exploration
+    graph, sizes = found.graph, (spec.num_actions, spec.horizon, spec.obs_dim)
+    return ProblemFacts(*sizes, graph.num_states, tuple(graph.states_per_layer), found.whole.num_states)
 
 
 def _class(results: Results) -> ClassFacts:

@@ -20,7 +20,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from s2r_torch.comparators.attempts import attempted
-from s2r_torch.comparators.contract import COMPARATORS, Learner, fitted_learner
+from s2r_torch.comparators.contract import COMPARATORS, Access, Learner, fitted_learner
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import Family
 from s2r_torch.progress import Progress
@@ -70,10 +70,15 @@ def measure(
     run = Stages(settings, family, folder, progress, tuple(curves))
     run.see(run.do(stages.encode))
     run.do(stages.check)
-    explored, trained, _, learned, _ = learn_until_good(run)
+    learned = whole = learn_until_good(run)
+    if learned[0].exploration.graph.pruned:  # others do not look where we do, and must know of all states
+        with run.beside("whole-", replace(settings, pruning=replace(settings.pruning, tolerance=0.0))):
+            whole = learn_until_good(run)
     for name, curve in curves.items():
         told = json.dumps(dict(curve.settings), sort_keys=True)
-        fitted = run.do(_fitting(name, comparators[name]), explored, trained, learned, name=f"fit-{name}", of=told)
+        looks = comparators[name].access.looks != Access().looks
+        explored, trained, _, policy, _ = learned if looks else whole
+        fitted = run.do(_fitting(name, comparators[name]), explored, trained, policy, name=f"fit-{name}", of=told)
         found.seconds[name] += run.finished[f"fit-{name}"].cpu_seconds
         if fitted.learner is None:
             found.left_out[name] = fitted.left_out

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from s2r_torch.assurance.appraisal import Appraisal
 from s2r_torch.assurance.rehearsal import policies_after
+from s2r_torch.base import StateGraph
 from s2r_torch.comparators.contract import COMPARATORS, Attempt, Worlds
 from s2r_torch.density.patches import Densities, Patches, all_rows
 from s2r_torch.deployment.deploy import deploy
@@ -250,13 +251,13 @@ def optimal_values(worlds: Worlds, unknown: StandIn = BOUND) -> Tensor:
     return _optimal(worlds.truth, len(worlds), unknown)[0]
 
 
-def check_graph(meta_policy: MetaPolicy, draws: Draws) -> str | None:
+def check_graph(graph: StateGraph, draws: Draws) -> str | None:
     """A sentence if the discovered graph differs from the true one, where the family knows it; for the report only."""
     truth = draws.family.truth(draws.theta("worlds", 1))
     if truth is None:
         return None
     try:
-        meta_policy.problem.graph.require_same(truth.graph)
+        graph.require_same(truth.graph)
     except GraphMismatchError as error:
         return f"the discovered state graph is not the true one: {error}"
     return None

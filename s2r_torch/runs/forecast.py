@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated
 
@@ -26,6 +26,7 @@ from s2r_torch.families.check.payoff import LOOKS, MOST_STATES, SIMULATORS
 from s2r_torch.families.check.truth import N_MERGE, other_edges
 from s2r_torch.families.contract import Family, KnowsGraph
 from s2r_torch.learning.estimator import PILOTS
+from s2r_torch.learning.pruning import on_lists, serving
 from s2r_torch.learning.walks import walks_of
 from s2r_torch.planner.budget import Budget
 from s2r_torch.problem import Problem
@@ -101,8 +102,9 @@ class Forecast:
     """All parts of a run, and what the graph is that they are for."""
 
     parts: tuple[Part, ...]
-    graph: StateGraph
+    graph: StateGraph  # that is explored
     known: bool  # whether the family knows its graph; else it is the largest that the family allows
+    looked_at: StateGraph  # what is left of it, where the family knows what pays
 
 
 def forecast(settings: RunSettings, family: Family) -> Forecast:
@@ -112,8 +114,9 @@ def forecast(settings: RunSettings, family: Family) -> Forecast:
         No episodes.
     """
     graph, known = graph_of(family)
-    parts = list(_Counting(settings, family, graph, known).parts())
-    return Forecast(tuple(part for part in parts if part.episodes), graph, known)
+    looked_at = pruned(settings, family, graph) if known else graph
+    parts = list(_Counting(settings, family, looked_at, known, graph).parts())
+    return Forecast(tuple(part for part in parts if part.episodes), graph, known, looked_at)
 
 
 def graph_of(family: Family) -> tuple[StateGraph, bool]:
@@ -123,6 +126,25 @@ def graph_of(family: Family) -> tuple[StateGraph, bool]:
         return truth.graph, True
     known = family.known_graph() if isinstance(family, KnowsGraph) else None
     return (known, True) if known is not None else (largest_graph(family.spec), False)
+
+
+def pruned(settings: RunSettings, family: Family, graph: StateGraph) -> StateGraph:
+    """What a run looks at of the family's graph, by exact rewards where the family knows them; else all of it."""
+    told = settings.pruning
+    theta = family.prior(told.simulators, torch.Generator().manual_seed(0))
+    truth = family.truth(theta)
+    if not told.tolerance or known_class(settings, family):
+        return graph
+    if truth is None:
+        if not isinstance(family, KnowsGraph):
+            return graph
+        reward = family.mean_rewards(theta)
+    elif bool((truth.reward == truth.reward[:, :, :1]).all()):
+        reward = truth.reward[:, :, 0]
+    else:
+        return graph  # rewards depend on readings
+    kept = on_lists(graph, serving(graph, reward, reward, told.tolerance))
+    return graph if len(kept) == graph.num_states else graph.restricted_to(kept)
 
 
 def largest_graph(spec: ProblemSpec) -> StateGraph:
@@ -155,8 +177,9 @@ class _Counting:
 
     settings: RunSettings
     family: Family
-    graph: StateGraph
+    graph: StateGraph  # that is looked at
     known: bool
+    whole: StateGraph
 
     def parts(self) -> Iterator[Part]:
         settings, predictors = self.settings, self.settings.predictors
@@ -166,6 +189,10 @@ class _Counting:
         yield from self._explored(
             "explore", predictors.num_simulators, settings.density.merge.n_merge, settings.budget.n_dist
         )
+        if trained and settings.pruning.tolerance and self.whole.num_states > self.whole.horizon:
+            few = min(settings.pruning.simulators, predictors.num_simulators)
+            each = self._decisions(2 * settings.pruning.n * self.whole.num_actions, self.whole)
+            yield Part("explore", "prune", few, each)
         yield Part("train", "train", predictors.num_simulators, self._training(trained))
         if trained:
             n = predictors.calibration
@@ -184,9 +211,10 @@ class _Counting:
         tour = reading_tour(self.graph, wanted)
         return Cost(sum(n for _, n, _ in tour), sum(n * len(path) for path, n, _ in tour))
 
-    def _decisions(self, n: int) -> Cost:
+    def _decisions(self, n: int, graph: StateGraph | None = None) -> Cost:
         """`tours.decisions`."""
-        tour, each = decision_tour(self.graph), -(-n // self.graph.num_actions)
+        graph = graph or self.graph
+        tour, each = decision_tour(graph), -(-n // graph.num_actions)
         return Cost(len(tour), sum(len(path) for path, _ in tour)) * each
 
     def _whole(self, n: int) -> Cost:
@@ -200,7 +228,7 @@ class _Counting:
 
     def _visits(self, n: int) -> Cost:
         """Every sequence that finds the graph, n times (Algorithm 2)."""
-        return Cost(1, self.graph.horizon - 1) * len(walks_of(self.graph)) * n
+        return Cost(1, self.graph.horizon - 1) * len(walks_of(self.whole)) * n
 
     @cached_property
     def _budget(self) -> Budget:
@@ -246,7 +274,7 @@ class _Counting:
         sizes = self.settings.appraisal
         if sizes.simulators:
             rehearsed = self._look(self._budget.n_real) + self._whole(sizes.n_rollouts)
-            each = rehearsed + self._decisions(sizes.n * self.graph.num_actions)
+            each = rehearsed + self._decisions(sizes.n * self.graph.num_actions, self.whole)
             yield Part("appraise", "appraise", sizes.simulators, each)
 
     def _diagnosing(self) -> Iterator[Part]:
@@ -288,15 +316,16 @@ class _Counting:
 
     def _check(self) -> Cost:
         """What `families/check` does, roughly, as if all of it were on the simulators that it looks at closely."""
-        H, A, xi = self.graph.horizon, self.graph.num_actions, self.graph.num_states
+        whole = replace(self, graph=self.whole)
+        H, A, xi = self.whole.horizon, self.whole.num_actions, self.whole.num_states
         lists = A**H if H * math.log(A) <= math.log(2048) else 2048 + xi * A
-        payoff = self._readings(near_readings(self.graph, MOST_STATES, LOOKS[0][0])) * (SIMULATORS // CHECKED)
+        payoff = whole._readings(near_readings(self.whole, MOST_STATES, LOOKS[0][0])) * (SIMULATORS // CHECKED)
         theta = self.family.prior(1, torch.Generator().manual_seed(0)).shape[1]
         fixed = CHECK // CHECKED + lists + 400 * (min(A, 4) + 4) + 256 * (1 + theta)
-        explored = Cost(0, 0) if self.known else self._visits(250) + self._readings(100)
-        return self._whole(fixed) + self._readings(N_MERGE) + self._other_ways(N_MERGE) + payoff + explored
+        explored = Cost(0, 0) if self.known else self._visits(250) + whole._readings(100)
+        return self._whole(fixed) + whole._readings(N_MERGE) + self._other_ways(N_MERGE) + payoff + explored
 
     def _other_ways(self, n: int) -> Cost:
         """n episodes along sequences that walk every edge which is on no state's own path."""
-        ways = edge_cover(self.graph, other_edges(self.graph))
+        ways = edge_cover(self.whole, other_edges(self.whole))
         return Cost(len(ways), sum(map(len, ways))) * n

@@ -164,7 +164,7 @@ def all_stages(run: Stages) -> Results:
     certified = run.do(stages.certify, trained, learned)
     deployed = run.do(stages.deploy_worlds, certified)
     compared = run.do(stages.compare, explored, trained, learned)
-    evaluated = run.do(stages.evaluate, appraised, certified, deployed, compared)
+    evaluated = run.do(stages.evaluate, explored, appraised, certified, deployed, compared)
     return Results(
         run.settings,
         run.family,
@@ -245,6 +245,7 @@ class Stages:
         self._digests: dict[int, str] = {}  # of the results so far, which are all kept, by their id
         self.finished: dict[str, Finished] = {}
         self.attempt = 1  # at learning
+        self._named = ""  # what the names of stages begin with
 
     def see(self, encoded: Encoded) -> Encoded:
         """Lets all later stages see readings through this encoder, if it is one."""
@@ -256,6 +257,16 @@ class Stages:
         """Lets stages be done once more, with twice the sizes; what was found before stays where it was."""
         self.settings, self.attempt = self.settings.doubled(), self.attempt + 1
 
+    @contextmanager
+    def beside(self, named: str, settings: RunSettings) -> Iterator[None]:
+        """Stages that are done inside have names of their own, and these settings."""
+        before = self.settings, self.attempt, self._named
+        self.settings, self.attempt, self._named = settings, 1, named
+        try:
+            yield
+        finally:
+            self.settings, self.attempt, self._named = before
+
     def do(self, stage: Callable[..., Any], *earlier: Any, name: str | None = None, of: str = "") -> Any:
         """The result of a stage that reads these earlier results.
 
@@ -265,7 +276,7 @@ class Stages:
             name: of the stage, where its function has none of its own.
             of: whatever else it is a function of.
         """
-        name = name or stage.__name__
+        name = self._named + (name or stage.__name__)
         if name in self.finished:
             name = f"{name}-{self.attempt}"
         digest = chained(self._origin, name, of, *(self._digests[id(result)] for result in earlier))

@@ -18,6 +18,7 @@ from s2r_torch.encoders.encoding import IDENTITY, Encoding, made
 from s2r_torch.errors import SettingError
 from s2r_torch.learning.calibration import CalibrationSettings
 from s2r_torch.learning.estimator import DensitySettings
+from s2r_torch.learning.pruning import PruningSettings
 from s2r_torch.learning.rules import RULES
 from s2r_torch.learning.sim2real import METHODS
 from s2r_torch.predictors.nets.settings import check_nets
@@ -102,6 +103,7 @@ class RunSettings(Settings):
         diagnostics: what is checked of Assumptions 1-5.
         certificate: what is promised, and how surely.
         comparators: name -> settings of what the result is compared with.
+        pruning: which states of the graph a trained class looks at.
 
     Raises:
         SettingError: an unknown name, or a value of the wrong type or out of range.
@@ -127,6 +129,7 @@ class RunSettings(Settings):
     comparators: Mapping[str, Mapping[str, Any]] = field(
         default_factory=lambda: {"open_loop": {}, "blind": {}, "random": {}}
     )
+    pruning: PruningSettings = field(default_factory=PruningSettings)
 
     def check_rules(self) -> None:
         if not self.nets and self.predictors.kind != "known":

@@ -19,7 +19,7 @@ from s2r_torch.assurance.appraisal import appraise as appraise_policy
 from s2r_torch.assurance.certify import certify as certify_policy
 from s2r_torch.assurance.diagnostics import diagnose as diagnose_assumptions
 from s2r_torch.assurance.rehearsal import make_reference, rehearse
-from s2r_torch.base import PredictorGroup, told
+from s2r_torch.base import PredictorGroup, StateGraph, told
 from s2r_torch.comparators.attempts import attempted
 from s2r_torch.comparators.contract import COMPARATORS, Known, Worlds, fitted_learner
 from s2r_torch.comparators.open_loop import best_action_list
@@ -30,6 +30,7 @@ from s2r_torch.learning import exploration
 from s2r_torch.learning.calibration import calibrate as calibrate_class
 from s2r_torch.learning.drawing import decisions
 from s2r_torch.learning.estimator import estimate_patches, make_estimator
+from s2r_torch.learning.pruning import prune
 from s2r_torch.learning.sim2real import Trial, method_named
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.registry import variants
@@ -102,9 +103,17 @@ def explore(context: Context) -> Explored:
         visited = visited + 1 if visit.path else 1
         progress.advance(visited, f"path {told(visit.path)}: {'state' if visit.merged else 'new state'} {visit.state}")
 
-    found = exploration.explore(simulators, estimator, merge, n_dist, context.seed.child("explore"), on_visit)
-    more = f", {found.n_merge} readings a path" if found.n_merge > merge.n_merge else ""
-    progress.say(f"{found.graph.num_states} states, {found.graph.states_per_layer} per layer{more}")
+    def look_at(whole: StateGraph) -> StateGraph:
+        progress.say(f"{whole.num_states} states, {whole.states_per_layer} per layer")
+        if known_class(settings, context.family):
+            return whole  # it holds f* at every state
+        progress.stage("prune states that no good list passes", None)
+        kept = prune(simulators.for_purpose("prune"), whole, settings.pruning, context.seed.child("prune"))
+        progress.say(f"{kept.num_states} states are looked at, along {len(path_cover(kept))} sequences")
+        return kept
+
+    seed = context.seed.child("explore")
+    found = exploration.explore(simulators, estimator, merge, n_dist, seed, on_visit, look_at)
     return Explored(estimator, replace(merge, n_merge=found.n_merge), found)
 
 
@@ -171,6 +180,7 @@ def learn(context: Context, explored: Explored, trained: Trained, calibrated: Ca
         context.seed.child("learn"),
         oracle_b_bar(context, graph.num_states, ensemble, budget, notices.append),
         on_call,
+        explored.exploration.found_again,
     )
     outcome = method_named(settings.method)(lambda count: context.draws.simulators("judge", count), ensemble, trial)
     choice = outcome.choice
@@ -187,16 +197,17 @@ def appraise(context: Context, trained: Trained, learned: Learned) -> Appraised:
     if not sizes.simulators:
         return Appraised(None)
     context.progress.stage("appraise", None)
-    graph = meta_policy.problem.graph
-    fixed = best_action_list(graph, trained.samples)
+    whole = learned.outcome.exploration.whole
+    fixed = best_action_list(meta_policy.problem.graph, trained.samples)
     for look in range(sizes.looks):
         purpose = f"appraise {context.attempt}" + (f", look {look + 1}" if look else "")
         simulators = context.draws.simulators(purpose, sizes.simulators * 2**look).for_purpose("appraise")
         seed = context.seed.child(purpose)
         rehearsal = rehearse(meta_policy, simulators, sizes.n_rollouts, seed.child("rehearse"))
-        by_graph, folds = decided(simulators, rehearsal.D_hat, meta_policy, sizes.n * 4**look, seed.child("rewards"))
+        n, rewards = sizes.n * 4**look, seed.child("rewards")
+        by_graph, folds = decided(simulators, rehearsal.D_hat, whole, meta_policy, n, rewards)
         earned = agreed(by_graph, rehearsal.values)
-        found = appraise_policy(graph, earned, fixed, folds, sizes.tolerance, context.attempt, sizes.looks)
+        found = appraise_policy(whole, earned, fixed, folds, sizes.tolerance, context.attempt, sizes.looks)
         if not found.worth_another_look:
             break
     context.progress.say(f"{found.policy:.3f} of an estimated optimum of {found.optimum:.3f}; list {found.fixed:.3f}")
@@ -270,7 +281,16 @@ def known_before(context: Context, explored: Explored, trained: Trained, learned
     """What our own method knows before it is deployed: all that a comparator may know."""
     problem, data = trained.ensemble.problem, TrainingData(explored.exploration.D_hat, trained.samples)
     trainer = make_trainer(context, problem, data)
-    return Known(problem, data, context.draws, trainer.train, context.seed, learned.meta_policy, trained.ensemble)
+    return Known(
+        problem,
+        data,
+        context.draws,
+        trainer.train,
+        context.seed,
+        learned.meta_policy,
+        trained.ensemble,
+        explored.exploration.whole,
+    )
 
 
 def held_out(context: Context, count: int) -> Worlds:
@@ -280,7 +300,12 @@ def held_out(context: Context, count: int) -> Worlds:
 
 
 def evaluate(
-    context: Context, appraised: Appraised, certified: Certified, deployed: Deployed, compared: Compared
+    context: Context,
+    explored: Explored,
+    appraised: Appraised,
+    certified: Certified,
+    deployed: Deployed,
+    compared: Compared,
 ) -> Evaluated:
     """After the fact: what the deployed policies, the optimum and the comparators are worth."""
     sizes, draws, meta_policy = context.settings.evaluation, context.draws, certified.meta_policy
@@ -293,7 +318,7 @@ def evaluate(
     worlds = held_out(context, sizes.population)
     attempts = {name: attempted(name, learner, worlds) for name, learner in compared.learners.items()}
     values = evaluation.value_attempts(attempts, worlds, sizes.n_rollouts, unknown)
-    wrong = evaluation.check_graph(meta_policy, draws)
+    wrong = evaluation.check_graph(explored.exploration.whole, draws)
     found = appraised.appraisal  # from simulators alone; what is sure there is not said again
     remarks = (
         [] if found and found.tells_of_a_list else evaluation.worth_of_looking(worth.value / worth.optimal, values)

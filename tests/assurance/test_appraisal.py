@@ -13,7 +13,6 @@ from s2r_torch.assurance.appraisal import (
     Appraisal,
     agreed,
     appraise,
-    best_lists,
     decided,
     optimum,
     totals,
@@ -47,7 +46,7 @@ def by_hand(reward: torch.Tensor, actions: tuple[int, ...]) -> float:
 
 def test_the_best_list_is_the_best_of_all():
     reward = some_rewards(5)[0]
-    lists, value = best_lists(GRID, reward)
+    lists, value = GRID.best_lists(reward), GRID.best_totals(reward)[0][:, 0]
     for i in range(5):
         earned = {actions: by_hand(reward[i], actions) for actions in product(range(2), repeat=GRID.horizon)}
         assert value[i].item() == pytest.approx(max(earned.values()))
@@ -57,7 +56,7 @@ def test_the_best_list_is_the_best_of_all():
 
 def test_the_optimum_lies_between_its_estimates_near_their_limit():
     """Choosing by other draws than those that pay takes away the optimism of choosing the largest."""
-    truth = best_lists(GRID, some_rewards(4000)[0])[1].mean()
+    truth = GRID.best_totals(some_rewards(4000)[0])[0][:, 0].mean()
     below, limit, above = (values.mean() for values in optimum(GRID, some_rewards(4000, noise=0.1)))
     assert below < truth < above and abs(limit - truth) < 0.3 * (truth - below)
     halved, _, _ = (values.mean() for values in optimum(GRID, some_rewards(4000, noise=0.1, folds=2)))
@@ -84,7 +83,7 @@ def verdicts(wrong: float, looks: int = 2, trials: int = 20) -> list[Appraisal]:
         for look in range(looks):
             truth = family.truth(family.prior(100 * 2**look, g))
             reward = (truth.weight[..., None] * truth.reward).sum(2)
-            lists, fixed = best_lists(GRID, reward)[0], exact.best_list(GRID, reward.mean(0))[0]
+            lists, fixed = GRID.best_lists(reward), exact.best_list(GRID, reward.mean(0))[0]
             lists[torch.rand(len(lists), generator=g) < wrong] = torch.tensor(fixed)
             folds = torch.binomial(torch.full_like(reward, 8 * 4**look).expand(FOLDS, -1, -1, -1), reward, generator=g)
             folds = folds / (8 * 4**look)
@@ -128,7 +127,7 @@ def drawn(count: int, n: int):
     simulators = draws.simulators("test", count)
     D_hat = rehearse(policy, simulators, 1, SEED.child("rehearse")).D_hat
     before = sum(ledger.counts.values())
-    earned, folds = decided(simulators, D_hat, policy, n, SEED.child("draws"))
+    earned, folds = decided(simulators, D_hat, GRID, policy, n, SEED.child("draws"))
     return draws.theta("test", count), D_hat, earned, folds, sum(ledger.counts.values()) - before
 
 
@@ -165,7 +164,7 @@ def test_readings_that_tell_more_than_their_state_are_paid_for():
     policy = MetaPolicy(problem.ensemble, problem.f_star, problem.estimator, path_cover(problem.mixture.graph), 30)
     simulators = problem.guard(theta)
     D_hat = rehearse(policy, simulators, 1, SEED.child("rehearse")).D_hat
-    earned, folds = decided(simulators, D_hat, policy, 64, SEED.child("draws"))
+    earned, folds = decided(simulators, D_hat, problem.mixture.graph, policy, 64, SEED.child("draws"))
     exactly = exact.policy_values(problem.mixture.truth(theta), policy.condition(D_hat).act)[:, 0]
     assert float(earned.mean()) == pytest.approx(float(exactly.mean()), abs=0.01)
     assert float(optimum(problem.mixture.graph, folds)[0].mean()) < float(exactly.mean()) - 0.03

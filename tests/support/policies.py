@@ -60,6 +60,6 @@ def judged_policy():
 
 
 def certificate_by_hand(**gap) -> Certificate:
-    gap = replace(Gap(0.2, 0.1, 0.3, 0.01, "given", 3, True), **gap)
+    gap = replace(Gap(0.2, 0.1, 0.3, 0.01, "given", 3, True, False), **gap)
     used = (0.69, 0.64, 2, 0.0, Refusals(500, 0.01, 0.006, 0.015))
     return Certificate(200, 50, 100, 3, 0.05, "betting", 0.7, 0.65, 0.9, 0.4, gap, *used)

@@ -25,7 +25,7 @@ def summary_by_hand(regret=0.02, certified=True, size=8, calls=((0, 5), (3, 3)),
         "rule": "calibrated",
         "net": "lookup",
         "family": {"name": "grid", "parameters": {"width": 3}},
-        "problem": ProblemFacts(2, 5, 2, 9, (1, 2, 3, 2, 1)),
+        "problem": ProblemFacts(2, 5, 2, 9, (1, 2, 3, 2, 1), 9),
         "density": {"nodes": (24, 24), "bandwidth": (0.2, 0.2)},
         "merging": Merging(17, 0.4, 0.25, 2.0, 4.9),
         "ensemble": ClassFacts(

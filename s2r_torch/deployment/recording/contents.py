@@ -271,7 +271,10 @@ def shifted(contents: Contents, graph: StateGraph) -> list[Finding]:
     }
     found = []
     for words, (as_logged, otherwise, readings) in moved.items():
-        spread, less = _spread(as_logged, readings), _spread(otherwise, readings)
+        known = (as_logged >= 0) & (otherwise >= 0)  # and not outside of a pruned graph
+        if 2 * known.sum() < known.size:
+            continue
+        spread, less = (_spread(np.where(known, states, -1), readings) for states in (as_logged, otherwise))
         if less < spread / 2:
             found.append(
                 Finding(f"readings of a state lie {math.sqrt(spread / less):.1f} times as close when {words}", True)
@@ -286,4 +289,4 @@ def _spread(states: np.ndarray, x: np.ndarray) -> float:
     for _, here in by_state(states):
         rows = x[here]
         total += len(rows) / max(1, len(rows) - 1) * ((rows - rows.mean(0)) ** 2).sum(0)
-    return float((total / np.where(scale > 0, scale, 1)).sum() / states.size)
+    return float((total / np.where(scale > 0, scale, 1)).sum() / (states >= 0).sum())

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from s2r_torch.base import StateGraph
 from s2r_torch.coverage import near_readings
-from s2r_torch.encoders.regression import Regression
+from s2r_torch.encoders.regression import Regression, statistics_of
 from s2r_torch.families import exact
 from s2r_torch.families.check.overlap import check_overlap
 from s2r_torch.families.check.probe import FEW, Probe, run
@@ -72,7 +72,7 @@ def payoff_findings(probe: Probe, graph: StateGraph, theta: Tensor, rewards: Ten
         again: `[B, xi, A]` the same, or an independent estimate, by which they are valued.
     """
     lists = _candidates(graph, rewards)
-    chosen, valued = (_values(graph, r, lists) for r in (rewards, again))
+    chosen, valued = (graph.totals(r, lists) for r in (rewards, again))
     fixed = int(chosen.mean(0).argmax())
     listed = valued.gather(1, chosen.argmax(1, keepdim=True)).flatten()
     best, known, optimum = float(valued[:, fixed].mean()), float(listed.mean()), _optimum(probe, theta, listed)
@@ -108,11 +108,6 @@ def _candidates(graph: StateGraph, rewards: Tensor) -> Tensor:
     return torch.tensor(list(lists))
 
 
-def _values(graph: StateGraph, rewards: Tensor, lists: Tensor) -> Tensor:
-    """What lists [K, H] earn [B, K]."""
-    return rewards[:, graph.visited(lists), lists].sum(-1)
-
-
 def _optimum(probe: Probe, theta: Tensor, listed: Tensor) -> float | None:
     """The mean optimum, where it is known: what lists earn [B], and what they lack at as many theta as is cheap."""
     if probe.truth is None:
@@ -127,16 +122,10 @@ def _optimum(probe: Probe, theta: Tensor, listed: Tensor) -> float | None:
 
 
 def statistics(probe: Probe, graph: StateGraph, theta: Tensor, n: int, quantiles: int) -> Tensor:
-    """Statistics [B, p] of n readings each of some states: so many quantiles, standard deviations, covariances."""
+    """Statistics [B, p] of n readings each of some states (`statistics_of`)."""
     needs = near_readings(graph, MOST_STATES, n)
-    drawn, found = readings(probe.simulators(theta), graph, needs, probe.seed.child("statistics", n)), []
-    for s in needs.nonzero().flatten().tolist():
-        x = drawn[s].double()
-        q = torch.quantile(x, torch.linspace(0.05, 0.95, quantiles, dtype=torch.float64), dim=1)  # [quantiles, B, d]
-        centred = x - x.mean(1, keepdim=True)
-        covariance = torch.einsum("bni,bnj->bij", centred, centred).flatten(1) / n
-        found += [q.permute(1, 0, 2).flatten(1), x.std(1).log(), covariance]
-    return torch.cat(found, 1)
+    drawn = readings(probe.simulators(theta), graph, needs, probe.seed.child("statistics", n))
+    return torch.cat([statistics_of(drawn[s], quantiles) for s in needs.nonzero().flatten().tolist()], 1)
 
 
 def _hidden(probe: Probe, theta: Tensor, values: Tensor, features: Tensor) -> str:

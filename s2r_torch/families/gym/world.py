@@ -112,8 +112,10 @@ class EnvWorld:
         """Whether, from where the episode is, different actions lead to different states."""
         if self._graph is None or len(self._path) >= self.spec.horizon - 1:
             return False
-        following = self._graph.next_state[self._graph.end(self._path)]
-        return bool((following != following[0]).any())
+        so_far = torch.tensor((*self._path, *(0,) * self.spec.horizon))
+        here = int(self._graph.visited(so_far)[len(self._path)])
+        following = self._graph.next_state[here]
+        return here >= 0 and bool((following != following[0]).any())
 
     def _read(self, observation: object) -> Tensor:
         numbers = None if observation is None else _as_numbers(observation)

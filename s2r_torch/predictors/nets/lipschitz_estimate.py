@@ -106,11 +106,9 @@ def mean_values(samples: Sequence[Transitions], graph: StateGraph) -> tuple[Tens
     Q = torch.full((B, graph.num_states, A), torch.nan, dtype=torch.float64)
     variance = torch.zeros_like(Q)
     V, V_variance = torch.zeros(2, B, graph.num_states, dtype=torch.float64)
-    for layer, s in graph.backward():
+    for _, s in graph.backward():
         mean, error = _per_action(samples[s], A)
-        if layer + 1 < graph.horizon:
-            following = graph.next_state[s]
-            mean, error = mean + V[:, following], error + V_variance[:, following]
+        mean, error = (one + graph.values_after(two, [s]).squeeze(-2) for one, two in ((mean, V), (error, V_variance)))
         best = mean.nan_to_num(-torch.inf).argmax(1, keepdim=True)
         Q[:, s], variance[:, s] = mean, error
         V[:, s] = mean.gather(1, best)[:, 0].nan_to_num(0.0)
