@@ -114,7 +114,7 @@ class World:
     B: int
     horizon: int
     num_actions: int
-    state_of: Callable  # path -> state
+    state_of: Callable  # path -> state, or None outside of what is looked at, where nothing is earned
     test_samples: Callable  # state -> x [B, n]
     train_samples: Callable  # state -> x, a, r, each [B, n]
     epsilon_test: Callable  # depth of the parent -> threshold
@@ -136,7 +136,7 @@ def dfs_learn(path, world, memory):
     """Algorithm 3; no loop at the last layer (C1), learned states are not learned again (F4)."""
     if len(path) < world.horizon - 1:
         for a in range(world.num_actions):
-            if world.state_of((*path, a)) in memory.learned:
+            if world.state_of((*path, a)) is None or world.state_of((*path, a)) in memory.learned:
                 continue
             if not consensus((*path, a), world.epsilon_test(len(path)), world, memory):
                 dfs_learn((*path, a), world, memory)
@@ -176,7 +176,7 @@ def td_eliminate(path, world, memory):
             values = []
             for i in range(n):
                 after = 0.0
-                if len(path) < world.horizon - 1:
+                if len(path) < world.horizon - 1 and world.state_of((*path, int(a[b][i]))) is not None:
                     after = memory.V_hat[f, b, world.state_of((*path, int(a[b][i])))]
                 values.append(world.predictors[f](b, len(path), x[b][i])[int(a[b][i])] - after)
             h[f, b] = values

@@ -1,11 +1,10 @@
 """A part of a state graph is the whole one in which nothing is earned from the first state outside on."""
 
 import itertools
-import random
 
 import pytest
 import torch
-from support.worlds import random_world
+from support.worlds import part_of, random_world
 
 from s2r_torch.base import StateGraph
 from s2r_torch.coverage import edges_of
@@ -16,14 +15,6 @@ from s2r_torch.tours import decision_tour, decisions, readings
 SEEDS = range(8)
 
 
-def some_part(whole: StateGraph, seed: int) -> tuple[StateGraph, list[int]]:
-    """The states on two random lists, and their numbers in the whole graph, in the order of the part."""
-    rng = random.Random(seed)
-    lists = torch.tensor([[rng.randrange(whole.num_actions) for _ in range(whole.horizon - 1)] for _ in range(2)])
-    part = whole.restricted_to(whole.visited(lists).unique().tolist())
-    return part, [whole.end(path) for path in part.paths]
-
-
 def everything(graph: StateGraph) -> torch.Tensor:
     """All action sequences [A^H, H]."""
     return torch.tensor([*itertools.product(range(graph.num_actions), repeat=graph.horizon)])
@@ -32,7 +23,7 @@ def everything(graph: StateGraph) -> torch.Tensor:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_it_holds_what_lies_between_its_states(seed):
     whole = random_world(seed, 4, 3).graph
-    part, kept = some_part(whole, seed)
+    part, kept = part_of(whole, seed)
     assert part.pruned == (len(kept) < whole.num_states) and not whole.pruned
     assert part.layer.tolist() == whole.layer[kept].tolist()
     for i, s in enumerate(kept):
@@ -45,7 +36,7 @@ def test_it_holds_what_lies_between_its_states(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_values_are_those_of_a_world_that_pays_nothing_outside(seed):
     whole = random_world(seed, 4, 3).graph
-    part, kept = some_part(whole, seed)
+    part, kept = part_of(whole, seed)
     reward = torch.rand(5, whole.num_states, whole.num_actions, generator=torch.Generator().manual_seed(seed)).double()
     lists, visited = everything(whole), whole.visited(everything(whole))
     inside = (torch.isin(visited, torch.tensor(kept)).long().cumprod(1)).double()  # until the first state outside
@@ -60,7 +51,7 @@ def test_values_are_those_of_a_world_that_pays_nothing_outside(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_where_sequences_and_shares_come(seed):
     whole = random_world(seed, 4, 3).graph
-    part, kept = some_part(whole, seed)
+    part, kept = part_of(whole, seed)
     lists = everything(whole)
     number = {s: i for i, s in enumerate(kept)}
     for seen, states in zip(part.visited(lists).tolist(), whole.visited(lists).tolist(), strict=True):
@@ -81,7 +72,7 @@ def test_where_sequences_and_shares_come(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_action_of_every_state_is_tried_also_those_that_lead_outside(seed):
     world = random_world(seed, 4, 3)
-    part, kept = some_part(world.graph, seed)
+    part, kept = part_of(world.graph, seed)
     walked = [(s, path[step]) for path, takers in decision_tour(part) for step, s in takers]
     assert sorted(walked) == [(s, a) for s in range(part.num_states) for a in range(part.num_actions)]
     for path, takers in decision_tour(part):
@@ -92,7 +83,7 @@ def test_every_action_of_every_state_is_tried_also_those_that_lead_outside(seed)
 
 
 def test_a_path_that_leads_outside_has_no_end():
-    part, _ = some_part(random_world(0, 4, 3).graph, 0)
+    part, _ = part_of(random_world(0, 4, 3).graph, 0)
     s, a = (part.next_state[part.layer < part.horizon - 1] < 0).nonzero()[0].tolist()
     with pytest.raises(SettingError, match="leads out of a pruned graph"):
         part.end((*part.paths[s], a))

@@ -8,7 +8,7 @@ import naive
 import pytest
 import torch
 from support.judging import TIGHT, constant_class
-from support.worlds import Tabular, budget_for, judges_of, layered, oracle_of, random_class, random_world
+from support.worlds import Tabular, budget_for, judges_of, layered, oracle_of, part_of, random_class, random_world
 
 from s2r_torch.errors import ObservationError, RealizabilityError, SettingError
 from s2r_torch.learning.elimination import Elimination, Judges, Knowledge, consensus, dfs_learn, td_eliminate
@@ -63,6 +63,25 @@ def test_dfs_learn_agrees_with_the_naive_algorithm(rule, horizon, num_actions):
     naive.dfs_learn((), oracle, memory)
     knowledge = dfs_learn(0, Knowledge.blank(judges), judges)
     agree(judges, knowledge, oracle, memory)
+
+
+@pytest.mark.parametrize("rule", RULE_NAMES)
+@pytest.mark.parametrize("seed", range(3))
+def test_outside_of_a_pruned_graph_nothing_is_earned(rule, seed):
+    whole = problem(rule, seed, 4, 3)
+    part, kept = part_of(whole.graph, seed)
+    judges = replace(whole, graph=part, D_hat=whole.D_hat[:, kept])
+    oracle, memory = oracle_of(judges), naive.Memory(list(range(judges.ensemble.size)))
+    naive.dfs_learn((), oracle, memory)
+    assert part.pruned
+    agree(judges, dfs_learn(0, Knowledge.blank(judges), judges), oracle, memory)
+    whole.simulators.ledger.counts.clear()
+    judges = replace(judges)
+    memory = naive.Memory(list(range(judges.ensemble.size)))
+    for step in reversed(range(part.horizon)):
+        for state in part.states_of(step):
+            naive.td_eliminate(part.paths[state], oracle, memory)
+    agree(judges, sweep(judges), oracle, memory)
 
 
 def test_the_random_problems_are_not_trivial():

@@ -6,6 +6,7 @@ cell's halves are what rewards and predictors tell apart. theta in [-1, 1] moves
 
 import functools
 import itertools
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ import naive
 import torch
 from torch import Tensor
 
-from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.base import Path, ProblemSpec, StateGraph
 from s2r_torch.coverage import path_cover
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
@@ -213,6 +214,24 @@ def naive_predictors(ensemble: Ensemble, D_hat: Tensor) -> list:
     return [predictor(f) for f in range(len(gains))]
 
 
+def part_of(whole: StateGraph, seed: int) -> tuple[StateGraph, list[int]]:
+    """The states on two random lists, and their numbers in the whole graph, in the order of the part."""
+    rng = random.Random(seed)
+    lists = torch.tensor([[rng.randrange(whole.num_actions) for _ in range(whole.horizon - 1)] for _ in range(2)])
+    part = whole.restricted_to(whole.visited(lists).unique().tolist())
+    return part, [whole.end(path) for path in part.paths]
+
+
+def _end(graph: StateGraph, path: Path) -> int | None:
+    """The state at the end of a path, step by step; None outside."""
+    state = 0
+    for a in path:
+        state = int(graph.next_state[state, a])
+        if state < 0:
+            return None
+    return state
+
+
 def oracle_of(judges: Judges) -> naive.World:
     """What the naive algorithms are given: the same samples, drawn through the same streams, as numbers."""
     graph, budget = judges.graph, judges.budget
@@ -238,7 +257,7 @@ def oracle_of(judges: Judges) -> naive.World:
         B=len(fresh),
         horizon=graph.horizon,
         num_actions=graph.num_actions,
-        state_of=graph.end,
+        state_of=functools.partial(_end, graph),
         test_samples=functools.cache(test_samples),
         train_samples=train_samples,
         epsilon_test=budget.epsilon_test,
