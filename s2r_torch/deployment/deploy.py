@@ -19,7 +19,7 @@ from s2r_torch.coverage import passages, passes
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.patches import Densities
 from s2r_torch.deployment.collection import Collection, Collector, missing_episodes
-from s2r_torch.deployment.edges import EdgeChecker
+from s2r_torch.deployment.edges import EdgeChecker, share_astray
 from s2r_torch.deployment.likeness import CONSISTENT, DOUBTFUL, REFUSED, Likeness, untested
 from s2r_torch.deployment.live import GuardedWorld, require_time_limit
 from s2r_torch.deployment.outcome import Deployment
@@ -292,6 +292,7 @@ def _condition(
         )
     used = torch.tensor([len(x) for x in samples])
     policy = meta_policy.condition(D_real, used)
+    astray = share_astray(policy, samples)
     seen = Collection.of(recording, graph, cover, len(recording)) if every else first
     edges, recording = check_edges(meta_policy, policy, seen, recording)
     if refuse and edges.verdict == REFUSED:
@@ -301,7 +302,9 @@ def _condition(
             cause="dynamics that differ from the simulators': a wall, a slip, an action that does something else",
         )
     wanted, policy = meta_policy.readings, replace(policy, encoding=door.encoding)
-    return Deployment(policy, D_real, len(recording), used, wanted, likeness, tuple(looks), findings, edges=edges)
+    return Deployment(
+        policy, D_real, len(recording), used, wanted, likeness, tuple(looks), findings, edges=edges, astray=astray
+    )
 
 
 def _seen(meta_policy: MetaPolicy, recording: Recording) -> Recording:

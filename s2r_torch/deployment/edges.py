@@ -129,6 +129,18 @@ def taken_edges(policy: Policy, observations: Sequence[Tensor]) -> tuple[Edge, .
     return tuple(sorted(found))
 
 
+def share_astray(policy: Policy, observations: Sequence[Tensor]) -> float:
+    """The share of episodes in which a policy leaves a pruned graph, by the readings [n, d] of every state [xi]."""
+    graph = policy.problem.graph
+    if not graph.pruned:
+        return 0.0
+    A, shares = graph.num_actions, []
+    for step in range(graph.horizon):
+        taken = (policy.act(step, observations[s]) for s in graph.states_of(step))
+        shares.append(torch.stack([torch.bincount(actions, minlength=A).double() / len(actions) for actions in taken]))
+    return 1 - float(graph.walked(shares)[graph.states_of(graph.horizon - 1)].sum())
+
+
 def missing_walks(meta_policy: MetaPolicy, edges: Iterable[Edge], recording: Recording, n: int) -> Walks:
     """The fewest action sequences along all these edges that the cover leaves out and n episodes have not walked yet.
 

@@ -14,6 +14,8 @@ from s2r_torch.deployment.recording.evidence import Finding
 from s2r_torch.deployment.stopping import Look
 from s2r_torch.given import without
 
+RARELY = 0.01  # a share of episodes that nobody is told of
+
 
 @without(act="the policy of a deployment, deployed.policy", q="the policy of a deployment, deployed.policy")
 @dataclass(frozen=True, eq=False)
@@ -30,6 +32,7 @@ class Deployment:
     findings: tuple[Finding, ...] = ()  # what the readings say of how they were taken
     looked_before: bool = False  # whether an earlier call looked at these episodes sequentially
     edges: EdgeCheck = NO_CHECK  # do edges that the cover leaves out lead where they should?
+    astray: float = 0.0  # share of episodes in which the policy leaves the states that were looked at
 
     @property
     def as_trained(self) -> bool:
@@ -43,7 +46,12 @@ class Deployment:
     @property
     def notices(self) -> list[str]:
         """What a user must know of this deployment before relying on it."""
-        return [finding.text for finding in self.findings] + self._notices_of_number()
+        astray = (
+            f"in about {self.astray:.0%} of episodes the policy leaves the states that were looked at, by these "
+            "readings: what it meets there was not seen"
+        )
+        found = [finding.text for finding in self.findings]
+        return found + self._notices_of_number() + [astray] * (self.astray > RARELY)
 
     def _notices_of_number(self) -> list[str]:
         short, more = self.used < self.wanted, self.used > self.wanted

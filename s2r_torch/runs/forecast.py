@@ -253,7 +253,7 @@ class _Counting:
 
     def _training(self, trained: bool) -> Cost:
         settings, along = self.settings, passes(self.graph, path_cover(self.graph))
-        cost = self._decisions(settings.predictors.n_samples)
+        cost = self._decisions(settings.predictors.samples_of(self.graph, self.whole))
         for n in settings.predictors.readings if trained else ():
             if typical(n * along) < settings.budget.n_dist:
                 cost += self._readings(n * along)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from s2r_torch.assurance.appraisal import AppraisalSettings
 from s2r_torch.assurance.certify import CertificateSettings
 from s2r_torch.assurance.diagnostics import DiagnosticSettings
-from s2r_torch.base import ProblemSpec
+from s2r_torch.base import ProblemSpec, StateGraph
 from s2r_torch.comparators.contract import COMPARATORS, configured, require_labels
 from s2r_torch.encoders.encoding import IDENTITY, Encoding, made
 from s2r_torch.errors import SettingError
@@ -26,6 +26,8 @@ from s2r_torch.predictors.training.settings import TrainerSettings, TrainingSett
 from s2r_torch.runs.budgets import BudgetSettings
 from s2r_torch.schema import Name, OneOf, Range, Settings, Size, Where, value_of
 
+MOST_TIMES = 2  # as many transitions per state of a pruned graph, at most
+
 
 @dataclass(frozen=True)
 class PredictorSettings(Settings):
@@ -34,7 +36,7 @@ class PredictorSettings(Settings):
     Args:
         kind: `trained`, or `known` where the family ships a class that holds f*.
         num_simulators: simulators whose draws train F, and comparators.
-        n_samples: transitions per state and simulator.
+        n_samples: transitions per state and simulator; of a pruned graph more (`samples_of`).
         readings: F is trained on densities of budget.n_dist readings per state, and on those of so few episodes along
             every sequence of the path cover, as far as that is fewer.
         training: sizes and rates.
@@ -46,7 +48,7 @@ class PredictorSettings(Settings):
     """
 
     kind: Literal["trained", "known"] = "trained"
-    num_simulators: Size = 256
+    num_simulators: Size = 512
     n_samples: Size = 64
     readings: Annotated[
         tuple[Size, ...], Where("in ascending order", lambda several: list(several) == sorted(set(several)))
@@ -54,6 +56,13 @@ class PredictorSettings(Settings):
     training: TrainingSettings = field(default_factory=TrainingSettings)
     calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
     known: Mapping[str, Any] = field(default_factory=dict)
+
+    def samples_of(self, kept: StateGraph, whole: StateGraph) -> int:
+        """Transitions per state of a pruned graph: those of the states that were left out go to the others.
+
+        Fewer paths pay there, and what they pay is all that is known of it: at most `MOST_TIMES` as many.
+        """
+        return self.n_samples * min(MOST_TIMES, whole.num_states // kept.num_states)
 
 
 @dataclass(frozen=True)

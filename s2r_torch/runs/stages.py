@@ -119,17 +119,18 @@ def explore(context: Context) -> Explored:
 
 def train(context: Context, explored: Explored) -> Trained:
     """Draws training transitions and makes the class F: trained on them, or the family's own that holds f*."""
-    predictors, graph = context.settings.predictors, explored.exploration.graph
+    predictors, found = context.settings.predictors, explored.exploration
+    graph, n = found.graph, predictors.samples_of(found.graph, found.whole)
     problem = Problem(context.family.spec, graph, explored.estimator.grid)
     simulators = context.draws.simulators("train", predictors.num_simulators)
     seed = context.seed.child("train")
     context.progress.stage("draw what F is trained on", None)
-    samples = tuple(decisions(simulators, graph, predictors.n_samples, seed.child("states")))
+    samples = tuple(decisions(simulators, graph, n, seed.child("states")))
     build = known_class(context.settings, context.family)
     if build:
         exact_class = build(problem.grid, **predictors.known)
         return Trained(Ensemble(problem, (exact_class,), exact=True), samples)
-    found, fewer = explored.exploration, densities_of_fewer(context, explored, simulators, seed)
+    fewer = densities_of_fewer(context, explored, simulators, seed)
     trainer = make_trainer(context, problem, TrainingData(found.D_hat, samples, found.n_dist, fewer))
     wanted = [(name, pair) for name, given in context.settings.nets.items() for pair in enumerate(variants(given))]
     fitted = [trainer.fitted(name, given, number=number) for name, (number, given) in wanted]

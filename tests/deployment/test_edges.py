@@ -1,5 +1,7 @@
 """Edges that the cover leaves out: which matter, how few sequences walk them, and changed ones are found."""
 
+import itertools
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,6 +10,7 @@ import pytest
 import torch
 from scipy import stats
 from support.policies import judged_policy
+from support.worlds import part_of, random_world
 
 from s2r_torch.coverage import edge_cover, edges_of, path_cover, walked_edges
 from s2r_torch.deployment.collection import Collection, Collector
@@ -18,6 +21,7 @@ from s2r_torch.deployment.edges import (
     missing_walks,
     most_walks,
     same_law,
+    share_astray,
     share_below,
     taken_edges,
 )
@@ -282,3 +286,30 @@ def test_few_readings_are_no_check_and_the_word_is_checked():
     assert "10 readings are too few to compare edges" in str(deploy(policy, Bent(), check="edges").edges)
     with pytest.raises(SettingError, match="check among auto, cover, edges; got 'all'"):
         deploy(policy, Bent(), check="all")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_how_often_a_policy_goes_astray(seed):
+    """By readings of every state against all action sequences, each as likely as its actions are taken."""
+    world = random_world(seed, 4, 3)
+    part, _ = part_of(world.graph, seed)
+    generator = torch.Generator().manual_seed(seed)
+    seen = [torch.rand(7, 1, generator=generator).double() for _ in part.paths]
+
+    class Acting:
+        problem = SimpleNamespace(graph=part)
+
+        def act(self, step, x):
+            return ((x[:, 0] * 1000).long() + step) % part.num_actions
+
+    share = {
+        (s, a): float((Acting().act(int(part.layer[s]), seen[s]) == a).double().mean())
+        for s in range(part.num_states)
+        for a in range(part.num_actions)
+    }
+    inside = 0.0
+    for actions in itertools.product(range(part.num_actions), repeat=part.horizon - 1):
+        states = part.visited(torch.tensor(actions)).tolist()
+        if -1 not in states:
+            inside += math.prod(share[s, a] for s, a in zip(states, actions, strict=False))
+    assert share_astray(Acting(), seen) == pytest.approx(1 - inside)
