@@ -2,8 +2,8 @@ r"""Which states of the graph are worth looking at: those that good lists of act
 
 Dynamics are shared and deterministic, so a simulator's optimum is a list of actions, unless rewards depend on the
 readings at hand. Many lists earn the same, and few of them serve all theta: a state that none of these passes costs
-real episodes along sequences of its own, and brings nothing. From the training simulators alone, by rewards in two
-halves and statistics of readings (both denoised by a kernel regression over simulators, each without its own row):
+real episodes along sequences of its own, and brings nothing. From the training simulators alone, by mean rewards R_A,
+R_B of two halves of their draws, without what is noise in them (`signal`), and by statistics of readings:
 
     lists    greedily those that raise  mean_b max_{l in L} R_A[b, l]  most, the best fixed list first, until
              v(L) = mean_b R_B[b, argmax_{l in L} R_A[b, l]]  is within `tolerance` of v(all)
@@ -35,7 +35,7 @@ from s2r_torch.tours import decisions
 from s2r_torch.workers.simulators import in_parts, map_simulators
 
 MOST_LISTS, MOST_SEQUENCES = 64, 16  # that are tried
-MOST_STATES = 16  # that statistics are taken of at once
+STATES = (1, 2, 4, 8, 16)  # that statistics are taken of together
 QUANTILES = 5
 SURELY = 2.0  # standard errors by which further states must tell more
 LARGEST_Z = 4.0  # of one state's rewards, if they do not depend on readings: probability 3e-5
@@ -96,7 +96,7 @@ def prune(simulators: Guard, graph: StateGraph, settings: PruningSettings, seed:
     shown = Shown.joined(parts)
     if depends_on_readings(shown.dependence):
         return graph
-    by, valued = (_denoised(half, shown.statistics) for half in shown.halves)
+    by, valued = signal(shown.halves)
     lists = serving(graph, by, valued, settings.tolerance)
     kept = on_lists(graph, lists)
     kept |= _telling(graph, shown, lists, kept, settings.tolerance)
@@ -164,10 +164,21 @@ def depends_on_readings(sums: Tensor) -> bool:
     return bool((z > LARGEST_Z).any())
 
 
-def _denoised(reward: Tensor, statistics: Tensor) -> Tensor:
-    """Rewards [B, xi, A] as statistics [B, xi, p] predict them, each simulator's by the others."""
-    looks = Regression(statistics[:, _some(range(statistics.shape[1]))].flatten(1))
-    return looks.held_out(reward.flatten(1)).view_as(reward)
+def signal(halves: Tensor) -> Tensor:
+    """Rewards [2, B, xi, A] of two halves without what is noise in them, as far as other edges and simulators tell it.
+
+    Noise of the halves is independent, so that their covariance over simulators has none. Its eigenvectors of positive
+    eigenvalues are how rewards vary with theta; noise makes as many negative ones, so that those count which are larger
+    than the most negative one. Rewards are projected on these: edges that pay alike are averaged.
+    """
+    mean = halves.mean((0, 1))
+    one, other = (halves - mean).flatten(2)
+    small = len(one) < one.shape[1]  # then eigenvectors lie in the span of the rows
+    span = torch.linalg.qr(torch.cat([one, other]).T)[0] if small else torch.eye(one.shape[1], dtype=one.dtype)
+    a, b = one @ span, other @ span
+    values, vectors = torch.linalg.eigh((a.T @ b + b.T @ a) / 2)
+    directions = span @ vectors[:, values > -values[0].clamp(max=0)]
+    return mean + ((halves - mean).flatten(2) @ directions @ directions.T).view_as(halves)
 
 
 def _candidates(graph: StateGraph, reward: Tensor) -> Tensor:
@@ -185,14 +196,16 @@ def _earned(by: Tensor, valued: Tensor) -> float:
 def _telling(graph: StateGraph, shown: Shown, lists: Tensor, kept: set[int], tolerance: float) -> set[int]:
     """States on sequences of the path cover that must be looked at, too, to choose among lists."""
     by, valued = (graph.totals(half, lists) for half in shown.halves)
+    alone = [Regression(statistics).explained(by) for statistics in shown.statistics.unbind(1)]
 
     def told(states: set[int]) -> Tensor:
-        """What lists earn [B] that are chosen by the statistics of some of these states."""
-        along = _some(sorted(states))
-        chosen = Regression(shown.statistics[:, along].flatten(1)).held_out(by).argmax(1, keepdim=True)
-        return valued.gather(1, chosen)[:, 0]
+        """What lists earn [B] that are chosen by statistics of those of some states that tell most by themselves."""
+        first = sorted(states, key=lambda s: -alone[s])
+        looks = [Regression(shown.statistics[:, first[:k]].flatten(1)) for k in STATES if k // 2 < len(first)]
+        best = max(looks, key=lambda look: look.explained(by))
+        return valued.gather(1, best.held_out(by).argmax(1, keepdim=True))[:, 0]
 
-    sequences = [on_lists(graph, [path]) for path in path_cover(graph)][:MOST_SEQUENCES]
+    sequences = [on_lists(graph, [path]) for path in path_cover(graph)]
     every, added = kept.union(*sequences), set[int]()
     everywhere = told(every)
     while len(lists) > 1 and kept | added < every:
@@ -200,11 +213,9 @@ def _telling(graph: StateGraph, shown: Shown, lists: Tensor, kept: set[int], tol
         noise = float(lost.std()) / math.sqrt(len(lost))
         if float(lost.mean()) <= max(tolerance * float(everywhere.mean()), SURELY * noise):
             break
-        further = (states for states in sequences if not states <= kept | added)
-        added |= max(further, key=lambda states: float(told(kept | added | states).mean()))
+        further = sorted(
+            (states for states in sequences if not states <= kept | added),
+            key=lambda states: -max(alone[s] for s in states - kept - added),
+        )
+        added |= max(further[:MOST_SEQUENCES], key=lambda states: float(told(kept | added | states).mean()))
     return added
-
-
-def _some(states: Sequence[int]) -> Tensor:
-    """A few of some states, evenly."""
-    return torch.tensor(states)[torch.linspace(0, len(states) - 1, min(MOST_STATES, len(states))).round().long()]

@@ -12,7 +12,7 @@ from s2r_torch.errors import SettingError
 from s2r_torch.families import make_family
 from s2r_torch.families.function import FunctionFamily
 from s2r_torch.families.sensors import AffineSensor, uniform_prior
-from s2r_torch.learning.pruning import PruningSettings, dependence, depends_on_readings, prune, serving
+from s2r_torch.learning.pruning import PruningSettings, dependence, depends_on_readings, prune, serving, signal
 from s2r_torch.rng import Seed
 
 SEEDS = range(3)
@@ -65,7 +65,7 @@ def test_nothing_is_drawn_where_nothing_can_be_pruned():
         PruningSettings(tolerance=1.5)
 
 
-def signpost(shown_everywhere: bool) -> FunctionFamily:
+def signpost(shown_everywhere: bool, gain=None) -> FunctionFamily:
     """Two doors, of which either may pay, and a sign that says which; or the sensor's noise says so, anywhere."""
 
     def step(theta, state, action):
@@ -74,13 +74,13 @@ def signpost(shown_everywhere: bool) -> FunctionFamily:
             return (action + 1, float(action == 2)), 0.0
         return (place, 0.0), {1: theta.w, 2: 1 - theta.w, 3: 0.0}[place]
 
-    def gain(theta):
+    def telling(theta):
         return torch.stack([torch.ones(len(theta)).double(), theta[:, 0]], 1)
 
     width = (
         (lambda theta: 0.1 + 0.2 * theta[:, 0]) if shown_everywhere else (lambda theta: torch.full((len(theta),), 0.2))
     )
-    sensor = AffineSensor(("place", "sign"), gain=gain, width=width)
+    sensor = AffineSensor(("place", "sign"), gain=telling if gain is None else gain, width=width)
     return FunctionFamily(
         name="signpost",
         step=step,
@@ -143,3 +143,31 @@ def test_sums_have_mean_0_where_rewards_do_not_depend_on_readings_and_not_where_
     assert float(dependence(x, torch.full((4000, 16), 0.5).double()).abs().max()) < 1e-12
     one = torch.zeros(1, 16, 2, dtype=torch.float64)  # all readings alike
     assert bool(dependence(one, coin[:1]).isfinite().all())
+
+
+def test_of_noisy_rewards_the_signal_is_left():
+    """Two numbers of theta behind twelve rewards: of halves of noisy draws less noise is left, and no signal lost."""
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.rand(200, 2, generator=generator, dtype=torch.float64)
+    truth = (0.2 + 0.6 * theta @ torch.rand(2, 12, generator=generator, dtype=torch.float64) / 2).view(200, 4, 3)
+    drawn = (torch.rand(2, 16, 200, 4, 3, generator=generator) < truth).double().mean(1)
+    found = signal(drawn)
+    assert float((found - truth).square().mean()) < 0.5 * float((drawn - truth).square().mean())
+    kept = (found.mean(0) - found.mean((0, 1))).square().sum() / (truth - truth.mean(0)).square().sum()
+    assert 0.8 < float(kept) < 1.4  # some noise stays
+    still = torch.full((2, 200, 4, 3), 0.5, dtype=torch.float64)
+    assert torch.allclose(signal(still), still)
+
+
+def test_of_rewards_that_are_noise_alone_little_is_left():
+    generator = torch.Generator().manual_seed(1)
+    drawn = (torch.rand(2, 16, 100, 5, 2, generator=generator) < 0.5).double().mean(1)
+    left = signal(drawn)
+    assert float((left - left.mean((0, 1))).square().mean()) < 0.3 * float((drawn - drawn.mean((0, 1))).square().mean())
+
+
+def test_what_readings_do_not_show_is_pruned_by_what_it_pays_alone():
+    """Nobody can tell the doors apart; both are kept all the same, since theta decides which of them pays."""
+    family = signpost(False, gain=1.0)
+    part = prune(simulators(family), family.known_graph(), PruningSettings(), Seed.root(0))
+    assert {(), (0,), (1,)} <= set(part.paths)
