@@ -48,7 +48,7 @@ class PredictorSettings(Settings):
     """
 
     kind: Literal["trained", "known"] = "trained"
-    num_simulators: Size = 512
+    num_simulators: Size = 256
     n_samples: Size = 64
     readings: Annotated[
         tuple[Size, ...], Where("in ascending order", lambda several: list(several) == sorted(set(several)))

@@ -105,8 +105,8 @@ def explore(context: Context) -> Explored:
 
     def look_at(whole: StateGraph) -> StateGraph:
         progress.say(f"{whole.num_states} states, {whole.states_per_layer} per layer")
-        if known_class(settings, context.family):
-            return whole  # it holds f* at every state
+        if not settings.pruning.tolerance or known_class(settings, context.family):
+            return whole  # a known class holds f* at every state
         progress.stage("prune states that no good list passes", None)
         kept = prune(simulators.for_purpose("prune"), whole, settings.pruning, context.seed.child("prune"))
         progress.say(f"{kept.num_states} states are looked at, along {len(path_cover(kept))} sequences")
