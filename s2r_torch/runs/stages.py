@@ -103,17 +103,22 @@ def explore(context: Context) -> Explored:
         visited = visited + 1 if visit.path else 1
         progress.advance(visited, f"path {told(visit.path)}: {'state' if visit.merged else 'new state'} {visit.state}")
 
+    def found_in_all(whole: StateGraph, more: str = "") -> None:
+        progress.say(f"{whole.num_states} states, {whole.states_per_layer} per layer{more}")
+
     def look_at(whole: StateGraph) -> StateGraph:
-        progress.say(f"{whole.num_states} states, {whole.states_per_layer} per layer")
-        if not settings.pruning.tolerance or known_class(settings, context.family):
-            return whole  # a known class holds f* at every state
+        found_in_all(whole)
         progress.stage("prune states that no good list passes", None)
         kept = prune(simulators.for_purpose("prune"), whole, settings.pruning, context.seed.child("prune"))
         progress.say(f"{kept.num_states} states are looked at, along {len(path_cover(kept))} sequences")
         return kept
 
     seed = context.seed.child("explore")
-    found = exploration.explore(simulators, estimator, merge, n_dist, seed, on_visit, look_at)
+    if not settings.pruning.tolerance or known_class(settings, context.family):  # which holds f* at every state
+        found = exploration.explore(simulators, estimator, merge, n_dist, seed, on_visit)
+        found_in_all(found.whole, f", {found.n_merge} readings a path" if found.n_merge > merge.n_merge else "")
+    else:
+        found = exploration.explore(simulators, estimator, merge, n_dist, seed, on_visit, look_at)
     return Explored(estimator, replace(merge, n_merge=found.n_merge), found)
 
 
