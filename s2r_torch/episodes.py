@@ -225,6 +225,12 @@ class Transitions:
         """Those of several parts of the simulators."""
         return Transitions(*map(torch.cat, zip(*((p.x, p.actions, p.rewards) for p in parts), strict=True)))
 
+    def by_action(self, num_actions: int) -> tuple[Tensor, Tensor]:
+        """x `[B, A, n / A, d]` and rewards `[B, A, n / A]` of every action, all taken equally often."""
+        in_turn = self.actions.argsort(dim=1, stable=True)
+        x = self.x.gather(1, in_turn[..., None].expand_as(self.x))
+        return x.unflatten(1, (num_actions, -1)), self.rewards.gather(1, in_turn).unflatten(1, (num_actions, -1))
+
 
 @dataclass(frozen=True, eq=False)
 class Rollouts:

@@ -196,8 +196,7 @@ def _decided(
         drawn, following = data[s], graph.values_after(earned, [s])[:, 0]  # [B, A]
         taken = act(step, drawn.x)  # [B, n A]
         earned[:, s] = (A * (taken == drawn.actions) * drawn.rewards + following.gather(1, taken)).mean(1)
-        in_turn = drawn.actions.argsort(dim=1, stable=True)
-        paid = drawn.rewards.gather(1, in_turn).unflatten(1, (A, n))
+        paid = drawn.by_action(A)[1]
         folds[:, :, s] = torch.stack([paid[..., k::FOLDS].mean(-1) for k in range(FOLDS)])
     return earned[:, START], folds
 

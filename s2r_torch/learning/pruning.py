@@ -101,6 +101,11 @@ def prune(simulators: Guard, graph: StateGraph, settings: PruningSettings, seed:
     lists = serving(graph, by, valued, settings.tolerance)
     kept = on_lists(graph, lists)
     kept |= _telling(graph, shown, lists, kept, settings.tolerance)
+    return part_of(graph, kept)
+
+
+def part_of(graph: StateGraph, kept: set[int]) -> StateGraph:
+    """The graph of these states; the graph itself where they are all of it."""
     return graph if len(kept) == graph.num_states else graph.restricted_to(kept)
 
 
@@ -134,9 +139,7 @@ def _shown(simulators: Guard, graph: StateGraph, n: int, seed: Seed) -> Shown:
     """Of some simulators."""
     A, found = graph.num_actions, []
     for drawn in decisions(simulators, graph, 2 * n * A, seed):
-        in_turn = drawn.actions.argsort(dim=1, stable=True)
-        x = drawn.x.gather(1, in_turn[..., None].expand_as(drawn.x)).unflatten(1, (A, 2 * n))
-        r = drawn.rewards.gather(1, in_turn).unflatten(1, (A, 2 * n))
+        x, r = drawn.by_action(A)
         halves = torch.stack([r[..., k::2].mean(-1) for k in range(2)])
         found.append((halves, statistics_of(drawn.x, QUANTILES), dependence(x, r).sum(1)))
     paid, *others = zip(*found, strict=True)

@@ -26,7 +26,7 @@ from s2r_torch.families.check.payoff import LOOKS, MOST_STATES, SIMULATORS
 from s2r_torch.families.check.truth import N_MERGE, other_edges
 from s2r_torch.families.contract import Family, KnowsGraph
 from s2r_torch.learning.estimator import PILOTS
-from s2r_torch.learning.pruning import on_lists, serving
+from s2r_torch.learning.pruning import on_lists, part_of, serving
 from s2r_torch.learning.walks import walks_of
 from s2r_torch.planner.budget import Budget
 from s2r_torch.problem import Problem
@@ -131,10 +131,10 @@ def graph_of(family: Family) -> tuple[StateGraph, bool]:
 def pruned(settings: RunSettings, family: Family, graph: StateGraph) -> StateGraph:
     """What a run looks at of the family's graph, by exact rewards where the family knows them; else all of it."""
     told = settings.pruning
-    theta = family.prior(told.simulators, torch.Generator().manual_seed(0))
-    truth = family.truth(theta)
     if not told.tolerance or known_class(settings, family):
         return graph
+    theta = family.prior(told.simulators, torch.Generator().manual_seed(0))
+    truth = family.truth(theta)
     if truth is None:
         if not isinstance(family, KnowsGraph):
             return graph
@@ -143,8 +143,7 @@ def pruned(settings: RunSettings, family: Family, graph: StateGraph) -> StateGra
         reward = truth.reward[:, :, 0]
     else:
         return graph  # rewards depend on readings
-    kept = on_lists(graph, serving(graph, reward, reward, told.tolerance))
-    return graph if len(kept) == graph.num_states else graph.restricted_to(kept)
+    return part_of(graph, on_lists(graph, serving(graph, reward, reward, told.tolerance)))
 
 
 def largest_graph(spec: ProblemSpec) -> StateGraph:
