@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-FINE, FINE_ON_A_LINE = 2.5, 0.5  # node spacings, at most, in scales of a state's readings; of one coordinate
+FINE, FINE_ON_A_LINE = 1.25, 0.5  # node spacings, at most, in scales of a state's readings; of one coordinate
 LEAST, ON_A_LINE = 24, 97  # nodes per coordinate, where memory allows; of the one coordinate, where there is one
 MOST_POINTS, MOST_ON_A_LINE = 2**14, 2**9  # of a whole grid
 

@@ -168,9 +168,17 @@ class Patches:
             x: readings.
             rows: `[B]` in which densities; None for those of the same place.
         """
-        R, S, P = self.values.shape
+        rows = torch.arange(len(self), device=self.first.device) if rows is None else rows
+        return self._interpolated(x[:, None], rows).mT
+
+    def at_own(self, places: Tensor) -> Tensor:
+        """Every state's looked up at places of its own, [n, S, d], by multilinear interpolation: [R, n, S]."""
+        return self._interpolated(places.transpose(0, 1)[None], torch.arange(len(self), device=self.first.device)).mT
+
+    def _interpolated(self, x: Tensor, rows: Tensor) -> Tensor:
+        """Those of rows [B] at x [B or 1, S or 1, n, d]: [B, S, n]."""
+        S, P = self.values.shape[1:]
         states = torch.arange(S, device=self.first.device)
-        rows = torch.arange(R, device=self.first.device) if rows is None else rows
         inside, first = self.grid.inside(x), self.first[rows]
         place = (rows[:, None] * S + states) * P  # [B, S]
         index, strides = place[..., None], [1]
@@ -179,10 +187,9 @@ class Patches:
         weights = []
         for j, (m, stride) in enumerate(zip(self.size, strides, strict=True)):
             cell, weight = self.grid.cells_along(j, x[..., j])
-            cell = torch.where(inside, cell, FAR)
-            near = (cell[:, None] - first[..., j, None]).clamp_(-MARGIN, m)  # [B, S, n]
+            near = (torch.where(inside, cell, FAR) - first[..., j, None]).clamp_(-MARGIN, m)  # [B, S, n]
             index = index + (near + MARGIN) * stride
-            weights.append(weight.to(self.values.dtype)[:, None])
+            weights.append(weight.to(self.values.dtype))
         flat = self.values.view(-1)
         picked = (
             flat.index_select(0, (index + offset).flatten()) for offset in _offsets(strides)
@@ -190,7 +197,7 @@ class Patches:
         corners = [values.view(index.shape) for values in picked]  # the last axis fastest
         for weight in reversed(weights):
             corners = [torch.lerp(a, b, weight) for a, b in zip(corners[::2], corners[1::2], strict=True)]
-        return corners[0].mT
+        return corners[0]
 
 
 Densities = Tensor | Patches  # [B, xi, G]
@@ -236,6 +243,15 @@ def centres(D: Densities, grid: DensityGrid) -> Tensor:
 def looked_up(D: Densities, grid: DensityGrid, x: Tensor, rows: Tensor | None = None) -> Tensor:
     """Densities [R, S, G] at readings x [B, n, d], in those of rows [B]: [B, n, S]."""
     return D.at(x, rows) if isinstance(D, Patches) else look_up(D, *grid.locate(x), rows)
+
+
+def looked_up_own(D: Densities, grid: DensityGrid, places: Tensor) -> Tensor:
+    """Every state's density in D [R, S, G] at places [n, S, d] of its own: [R, n, S]."""
+    if isinstance(D, Patches):
+        return D.at_own(places)
+    nodes, weight = grid.locate(places.transpose(0, 1))  # [S, n, 2^d]
+    corners = D.gather(-1, nodes.flatten(1).expand(len(D), -1, -1)).unflatten(-1, nodes.shape[1:])
+    return (corners * weight.to(D.dtype)).sum(-1).mT
 
 
 def _at_the_end(values: Tensor, more: Sequence[int]) -> Tensor:

@@ -55,7 +55,7 @@ class PruningSettings(Settings):
         SettingError: a number out of range.
     """
 
-    tolerance: Annotated[float, Range(0, 1, open="high")] = 0.0
+    tolerance: Annotated[float, Range(0, 1, open="high")] = 0.005
     simulators: Size = 128
     n: Size = 16
 

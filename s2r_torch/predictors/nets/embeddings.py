@@ -7,19 +7,17 @@ that of its own layers. None has parameters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from s2r_torch.density.grid import DensityGrid
-from s2r_torch.density.patches import Densities, Patches, looked_up
+from s2r_torch.density.patches import Densities, Patches, looked_up_own
 
 LOOKED_UP = 2**20  # look-ups at once
-NEIGHBOURS = 8  # simulators that see states most alike
-BEYOND = 0.25  # of the way between two of them, on either side
-GOLDEN = (5**0.5 - 1) / 2  # whose multiples, modulo 1, are spread evenly
+UNTOLD, MOST_DIRECTIONS = 0.01, 4  # share of the variance of places that need not be spanned, and by how many at most
+CANDIDATES, AT_ONCE = 2**16, 2**12  # places that sensors are chosen from, how many of them are looked at together
 
 
 def sorted_values(D: Densities, ranks: Tensor) -> Tensor:
@@ -74,47 +72,59 @@ def linear_functionals(D: Densities, functionals: Tensor) -> Tensor:
     return D.sums(unit) if isinstance(D, Patches) else D @ unit.to(D.dtype).T
 
 
-def agreement(D: Densities, places: Tensor, grid: DensityGrid) -> Tensor:
-    """How high D [B, xi, G] is where one of K known sensors sees the states, at the best: [B].
+def agreement(D: Densities, places: Tensor, grid: DensityGrid, enough: Tensor | float) -> Tensor:
+    """How high D [B, xi, G] is where one of K known sensors sees the states, at the best: [B, 2].
 
-    That is the largest of K averages over states of D_s at places[k, s]: of few readings, which tell little of any one
-    state's density, all states together tell how far readings are from where they should be.
+    That is the largest of K averages over states of D_s at places[k, s], and of these cut at `enough`: how many states
+    agree at all. Of few readings, which tell little of any one state's density, all states together tell how far
+    readings are from where they should be.
 
     Args:
         D: densities.
         places: `[K, xi, d]`.
         grid: theirs.
+        enough: what tells that a state agrees.
     """
-    K, xi, d = places.shape
     found = []
-    for some in D.split(max(1, LOOKED_UP // (K * xi))):
-        states = len(some) * xi  # each a density by itself
-        if isinstance(some, Patches):
-            alone: Densities = replace(
-                some, first=some.first.reshape(states, 1, d), values=some.values.view(states, 1, -1)
-            )
-        else:
-            alone = some.reshape(states, 1, -1)
-        heights = looked_up(alone, grid, places.double().transpose(0, 1).repeat(len(some), 1, 1))
-        found.append(heights.view(len(some), xi, K).mean(1).amax(-1))
+    for some in D.split(max(1, LOOKED_UP // places[..., 0].numel())):
+        there = looked_up_own(some, grid, places)  # [b, K, xi]
+        found.append(torch.stack([seen.mean(2).amax(1) for seen in (there, there.clamp(max=enough))], 1))
     return torch.cat(found)
 
 
 def places_between(seen: Tensor, count: int) -> Tensor:
-    """Where further sensors would see the states: on lines through simulators that see them alike, [count, xi, d].
+    """Where further sensors would see the states: among training simulators and between them, [count, xi, d].
 
-    None is a simulator's own, so that those of training agree no better than others do.
+    Candidates fill the space that simulators' places span, around each of them as far as the loneliest one is from its
+    nearest; each that is taken is the farthest from those taken before. So no sensor like these is far from all of
+    them, and those of training agree no better than others do.
 
     Args:
         seen: `[B, xi, d]` where simulators see them.
         count: how many.
     """
-    flat, k = seen.flatten(1), torch.arange(count)
-    near = torch.cdist(flat, flat).argsort(1)[:, min(1, len(seen) - 1) :][:, :NEIGHBOURS]  # itself only if it is alone
-    one = k % len(seen)
-    other = near[one, (k // len(seen) + one) % near.shape[1]]
-    share = ((k * GOLDEN) % 1 * (1 + 2 * BEYOND) - BEYOND)[:, None, None]
-    return torch.lerp(seen[one], seen[other], share.to(seen.dtype))
+    flat = seen.flatten(1)
+    centre = flat.mean(0)
+    _, scales, directions = torch.linalg.svd(flat - centre, full_matrices=False)
+    left = 1 - scales.square().cumsum(0) / scales.square().sum().clamp(min=1e-12)  # share of the variance
+    spanned = directions[: min(1 + int((left > UNTOLD).sum()), MOST_DIRECTIONS)]
+    u = (flat - centre) @ spanned.T
+    nearest = torch.cdist(u, u).fill_diagonal_(torch.inf).amin(1)
+    apart = nearest[nearest.isfinite()].amax() if len(u) > 1 else nearest.new_zeros(())
+    low, high = u.amin(0) - apart, u.amax(0) + apart
+    drawn = torch.quasirandom.SobolEngine(u.shape[1]).draw(CANDIDATES, dtype=u.dtype)
+    between = [v[torch.cdist(v, u).amin(1) <= apart] for v in (low + (high - low) * drawn).split(AT_ONCE)]
+    candidates = torch.cat([u, *between])
+    return (centre + candidates[_farthest(candidates, count)] @ spanned).view(count, *seen.shape[1:])
+
+
+def _farthest(points: Tensor, count: int) -> Tensor:
+    """Which [count] of points [M, m] are taken, the first one first, and each the farthest from those before."""
+    taken, distance = [0], points.new_full((len(points),), torch.inf)
+    while len(taken) < count:
+        distance = torch.minimum(distance, (points - points[taken[-1]]).square().sum(1))
+        taken.append(int(distance.argmax()))
+    return torch.tensor(taken)
 
 
 def layer_means(values: Tensor, layer: Tensor) -> Tensor:

@@ -19,7 +19,12 @@ class TrainingData:
     D: Densities  # [B, xi, G] estimated
     samples: tuple[Transitions, ...]  # [xi] transitions at every state
     readings: float = 1.0  # behind every density of D
-    fewer: Mapping[float, Densities] = field(default_factory=dict)  # fewer readings -> [B, xi, G] estimated from them
+    fewer: Mapping[float, Densities] = field(default_factory=dict)  # fewer readings -> [k B, xi, G], k draws of them
+
+    @property
+    def draws(self) -> tuple[int, ...]:
+        """How often densities of all simulators were drawn, level by level."""
+        return tuple(len(D) // len(self.D) for D in self.levels.values())
 
     @property
     def levels(self) -> dict[float, Densities]:

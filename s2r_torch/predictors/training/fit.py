@@ -119,7 +119,7 @@ def fit(
     net.fit_scales(data.D)
     net.fit_readings(data.levels)
     device_of(accelerator)
-    lessons = Lessons(net, data, Draw.of(net.size, len(data.D), len(data.levels), settings, seed))
+    lessons = Lessons(net, data, Draw.of(net.size, len(data.D), data.draws, settings, seed))
     may_loosen = may_loosen and not net.common_spread  # C_L is in the summaries of some
     run = _Fit(lessons, settings, seed, listener or Listener(), state, may_loosen)
     run.finish(workers, accelerator, board, folder)

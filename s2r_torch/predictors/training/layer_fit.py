@@ -147,7 +147,7 @@ class LayerFit(LightningModule):
     def _check(self, done: int) -> None:
         """Shows the members' states, and their risks on the simulators held out, to the snapshots."""
         risks = torch.cat([self._squares(*part).mean(2) for part in self._held_out], 1)  # [F, L b]
-        risks = risks.unflatten(1, (self.draw.levels, -1)).mean(1)  # levels of one simulator are no further ones
+        risks = risks.unflatten(1, (len(self.draw.draws), -1)).mean(1)  # levels of one simulator are no further ones
         weights = layer_weights(self.net, self.layer)
         self.snapshots.look(done, weights, risks)
         self.finished = done == self.steps
@@ -161,7 +161,7 @@ class LayerFit(LightningModule):
     @cached_property
     def _held_out(self) -> list[tuple[Seen, Known]]:
         """What checks look at, some rows [k] held out at a time and columns [k, c] of each: always the same ones."""
-        rows = self.draw.held_out(self.draw.levels)
+        rows = self.draw.held_out(len(self.draw.draws))
         columns = self.targets.pick(rows, SEEN, self.seed.child("held-out").generator())
         device = self.view.summary.device
         parts = zip(rows.to(device).split(FEW), columns.to(device).split(FEW), strict=True)
@@ -180,7 +180,7 @@ class LayerFit(LightningModule):
         """Random simulators, a level of each, and random columns of it; a function of the step alone."""
         generator, draw = self.seed.child("batch", number).generator(), self.draw
         b = torch.randperm(draw.batched, generator=generator)[: self.settings.batch_simulators]
-        rows = b + draw.count * draw.some_levels(len(b), generator)
+        rows = b + draw.count * draw.some_draws(len(b), generator)
         columns = self.targets.pick(rows, self.settings.batch_samples, generator)
         device = self.view.summary.device
         return rows.to(device), columns.to(device)

@@ -53,10 +53,10 @@ class Lessons:
     def __init__(self, net: Net, data: TrainingData, draw: Draw):
         self.net, self.rewards, self.data, self.draw = net, _copy(net), data, draw
         self.graph, self.first_bound = net.problem.graph, net.declared_bound
-        count, levels = len(data.D), data.levels
-        self.scarcity = net.scarcity(torch.tensor([*levels])).repeat_interleave(count)
-        self.rows = torch.arange(len(self.scarcity))  # L levels of B simulators each
-        by_level = zip(levels.values(), self.scarcity.split(count), strict=True)
+        levels, sizes = data.levels, [len(D) for D in data.levels.values()]
+        self.scarcity = net.scarcity(torch.tensor([*levels])).repeat_interleave(torch.tensor(sizes))
+        self.rows = torch.arange(len(self.scarcity))  # level by level, draw by draw, B simulators each
+        by_level = zip(levels.values(), self.scarcity.split(sizes), strict=True)
         self.summary = torch.cat([net.standardised(D, scarcity) for D, scarcity in by_level])
         self.payments = Payments.of(data, self.graph.num_actions)
         V_hat = torch.zeros(net.size, len(self.rows), self.graph.num_states, dtype=torch.float32)
@@ -110,8 +110,8 @@ class Lessons:
             looks = Regression(self.summary[rows].double())
             return [told_of_rest(found[:, rows[:, None], states].double(), looks) for states in layers.values()]
 
-        by_level = self.rows.split(count)
-        for rows, parts in zip(by_level, in_threads(told, by_level), strict=True):
+        draws = self.rows.split(count)
+        for rows, parts in zip(draws, in_threads(told, draws), strict=True):
             for states, part in zip(layers.values(), parts, strict=True):
                 found[:, rows[:, None], states] = part.float()
         return found
@@ -120,8 +120,9 @@ class Lessons:
         """Mean rewards of a layer minus what networks say of them, where they vary and were tried: [F, R, S, A]."""
         paid, tried = (part.sum(2) for part in self._paid(layer))
         said = self._said(layer, self.rows, self._columns(layer, VALUED), lambda q: q.mean(3))
-        left = (paid / tried.clamp(min=1)).repeat(self.draw.levels, 1, 1) - said
-        return torch.where(tried.repeat(self.draw.levels, 1, 1) > 0, left, 0)
+        times = len(self.rows) // self.draw.count
+        left = (paid / tried.clamp(min=1)).repeat(times, 1, 1) - said
+        return torch.where(tried.repeat(times, 1, 1) > 0, left, 0)
 
     def _said(
         self, layer: int, rows: Tensor, columns: Tensor, made_of: Callable[[Tensor], Tensor] = lambda q: q
