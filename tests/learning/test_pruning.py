@@ -1,7 +1,6 @@
 """Which states are worth looking at: exact answers where they are known, and planted exceptions."""
 
 import itertools
-from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from s2r_torch.learning.pruning import PruningSettings, dependence, depends_on_r
 from s2r_torch.rng import Seed
 
 SEEDS = range(3)
-PRUNING = PruningSettings(tolerance=0.005)
 
 
 def simulators(family, count: int = 128, ledger: Ledger | None = None, seed: int = 0) -> Guard:
@@ -33,7 +31,7 @@ def graph_of(family) -> StateGraph:
 def test_of_a_lock_its_two_lists_are_left(seed):
     lock = make_family("lock")
     whole, ledger = graph_of(lock), Ledger()
-    part = prune(simulators(lock, 64, ledger, seed), whole, replace(PRUNING, simulators=64), Seed.root(seed))
+    part = prune(simulators(lock, 64, ledger, seed), whole, PruningSettings(simulators=64), Seed.root(seed))
     theta = lock.prior(4000, torch.Generator().manual_seed(9))
     truth = lock.truth(theta)
     reward = (truth.weight[..., None] * truth.reward).sum(2)
@@ -46,14 +44,14 @@ def test_of_a_lock_its_two_lists_are_left(seed):
 def test_where_every_state_is_of_use_all_are_kept():
     grid = make_family("grid")
     whole = graph_of(grid)
-    assert prune(simulators(grid), whole, PRUNING, Seed.root(0)) is whole
+    assert prune(simulators(grid), whole, PruningSettings(), Seed.root(0)) is whole
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_where_rewards_depend_on_readings_nothing_is_pruned(seed):
     mixture = make_family("mixture")
     whole = graph_of(mixture)
-    assert prune(simulators(mixture, seed=seed), whole, PRUNING, Seed.root(seed)) is whole
+    assert prune(simulators(mixture, seed=seed), whole, PruningSettings(), Seed.root(seed)) is whole
 
 
 def test_nothing_is_drawn_where_nothing_can_be_pruned():
@@ -61,7 +59,7 @@ def test_nothing_is_drawn_where_nothing_can_be_pruned():
     whole = graph_of(lock)
     assert prune(simulators(lock, 8, ledger), whole, PruningSettings(tolerance=0.0), Seed.root(0)) is whole
     line = StateGraph(torch.tensor([[1, 1], [-1, -1]]), torch.tensor([0, 1]), ((), (0,)))
-    assert prune(simulators(lock, 8, ledger), line, PRUNING, Seed.root(0)) is line
+    assert prune(simulators(lock, 8, ledger), line, PruningSettings(), Seed.root(0)) is line
     assert not ledger.counts
     with pytest.raises(SettingError, match="tolerance"):
         PruningSettings(tolerance=1.5)
@@ -101,7 +99,7 @@ def test_a_state_that_no_good_list_passes_is_kept_where_it_alone_tells_which_lis
     whole = family.known_graph()
     sign = (2,)
     assert whole.num_states == 4
-    part = prune(simulators(family), whole, PRUNING, Seed.root(0))
+    part = prune(simulators(family), whole, PruningSettings(), Seed.root(0))
     assert (sign in part.paths) is not shown_everywhere and {(), (0,), (1,)} <= set(part.paths)
 
 
@@ -171,5 +169,5 @@ def test_of_rewards_that_are_noise_alone_little_is_left():
 def test_what_readings_do_not_show_is_pruned_by_what_it_pays_alone():
     """Nobody can tell the doors apart; both are kept all the same, since theta decides which of them pays."""
     family = signpost(False, gain=1.0)
-    part = prune(simulators(family), family.known_graph(), PRUNING, Seed.root(0))
+    part = prune(simulators(family), family.known_graph(), PruningSettings(), Seed.root(0))
     assert {(), (0,), (1,)} <= set(part.paths)

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from s2r_torch.density.grid import DensityGrid, look_up
+from s2r_torch.density.patches import Patches
+from s2r_torch.predictors.nets import embeddings
 from s2r_torch.predictors.nets.embeddings import (
     agreement,
     layer_means,
@@ -125,36 +127,72 @@ def test_linear_functionals_are_divided_by_their_l1_norm():
 
 
 @pytest.mark.parametrize("d", [1, 2])
-def test_agreement_against_loops(d):
+@pytest.mark.parametrize("sparse", [False, True])
+def test_agreement_against_loops(d, sparse):
     grid, places = grid_and_points(d, n=6, batch=5)  # [K, xi, d], some off the grid
     D = normal(3, 6, grid.num_points)
-    got = agreement(D, places, grid)
+    got = agreement(Patches.of(D, grid) if sparse else D, places, grid, 0.2)
     for b in range(3):
-        averages = [sum(multilinear(grid, D[b, s], places[k, s]) for s in range(6)) / 6 for k in range(5)]
-        assert float(got[b]) == pytest.approx(max(averages), abs=1e-12)
-    assert torch.equal(agreement(D, places, grid), torch.cat([agreement(one[None], places, grid) for one in D]))
+        there = [[float(multilinear(grid, D[b, s], places[k, s])) for s in range(6)] for k in range(5)]
+        cut = [[min(0.2, value) for value in values] for values in there]
+        for column, values in enumerate((there, cut)):
+            assert float(got[b, column]) == pytest.approx(max(sum(each) / 6 for each in values), abs=1e-12)
+    assert not torch.equal(got[:, 0], got[:, 1])
+    alone = [agreement(one[None], places, grid, 0.2) for one in D]
+    torch.testing.assert_close(got, torch.cat(alone))
 
 
-def test_places_between_lie_on_lines_through_simulators_that_see_alike_and_are_nobodys_own():
-    """Two sensors, one far from the other: a place mixes simulators of one of them, and none is a training place."""
-    seen = normal(20, 4, 2) + 100 * (torch.arange(20) % 2)[:, None, None]
-    found = places_between(seen, 300)
-    assert found.shape == (300, 4, 2)
-    for place in found:
-        lines = []
-        for i in range(20):
-            for j in range(20):
-                along = (seen[j] - seen[i]).flatten()
-                if i == j or float(along.norm()) > 100:
-                    continue
-                share = float((place - seen[i]).flatten() @ along / (along @ along))
-                lines.append((float((seen[i] + share * (seen[j] - seen[i]) - place).norm()), share))
-        off, share = min(lines)
-        assert off < 1e-9 and -0.25 <= share <= 1.25
-        assert float((seen - place).flatten(1).norm(dim=1).min()) > 1e-6
-    assert len(found.flatten(1).unique(dim=0)) == 300
+def camera(heading, gain):
+    """Where cameras see five states: [B, 5, 2]."""
+    states = torch.tensor([[0.0, 2.0], [1.0, 1.0], [-1.0, 3.0], [2.0, -1.0], [-2.0, 0.0]], dtype=torch.float64)
+    cos, sin = gain * heading.cos(), gain * heading.sin()
+    turn = torch.stack([torch.stack([cos, -sin], -1), torch.stack([sin, cos], -1)], -2)
+    return states @ turn.mT
+
+
+def test_no_sensor_is_far_from_a_place_and_those_of_training_are_no_nearer():
+    """Also those where training saw none: of headings between 2 and 2.15, none are in it."""
+    u = torch.rand(600, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    seen = camera(2.15 + (2 * torch.pi - 0.15) * u[:, 0], 1 + 0.2 * u[:, 1])
+    among, lonely = seen[:256], camera(torch.linspace(2.01, 2.14, 50).double(), torch.linspace(1, 1.2, 50).double())
+    places = places_between(among, 1024)
+
+    def off(seen):  # of every state, on average over states, from the nearest sensor
+        return (seen[:, None] - places).norm(dim=-1).mean(-1).amin(1)
+
+    assert places.shape == (1024, 5, 2)
+    assert off(lonely).max() < 0.1 and off(seen[256:]).max() < 0.1  # 0.3 wide is the gap
+    assert 0.8 < off(among).mean() / off(seen[256:]).mean() < 1.2
+    nearest = (places[:, None] - among).flatten(2).norm(dim=-1).amin(1)
+    distances = torch.cdist(among.flatten(1), among.flatten(1)).fill_diagonal_(torch.inf).amin(1)
+    assert nearest.max() <= distances.max() + 1e-6  # nobody's is far from all of them
+
+
+def test_places_lie_in_what_simulators_span():
+    """Sensors with one hidden number: all places are on their line, whatever the noise of where they see states."""
+    line = torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None, None] * torch.tensor([[1.0, 2.0], [0.5, -1.0]])
+    off = line + 1e-3 * normal(30, 2, 2)
+    found = places_between(off, 64).flatten(1)
+    rank = torch.linalg.svdvals(found - found.mean(0))
+    assert rank[1] < 1e-9 * rank[0] and len(found.unique(dim=0)) == 64
+    spacing = found @ torch.tensor([1.0, 2.0, 0.5, -1.0], dtype=torch.float64)
+    assert spacing.sort().values.diff().max() < 2 * 2 * 6.25 * 1.2 / 63  # evenly, a bisection each
+
+
+def test_places_of_few_simulators():
+    seen = normal(20, 4, 2)
     assert places_between(seen[:2], 7).shape == (7, 4, 2)
     assert torch.equal(places_between(seen[:1], 3), seen[:1].expand(3, -1, -1))
+    torch.testing.assert_close(places_between(seen[:1].expand(9, -1, -1), 3), seen[:1].expand(3, -1, -1))
+
+
+def test_each_place_taken_is_the_farthest_from_those_before():
+    points = normal(40, 3)
+    taken = [0]
+    while len(taken) < 12:
+        gaps = [min(float((point - points[k]).norm()) for k in taken) for point in points]
+        taken.append(max(range(40), key=lambda i: gaps[i]))
+    assert embeddings._farthest(points, 12).tolist() == taken
 
 
 def test_layer_means_against_loops():
@@ -184,7 +222,7 @@ def features():
         "look_up": lambda D: look_up(D, index.expand(len(D), -1, -1), weight.expand(len(D), -1, -1)),
         "sorted_values": lambda D: sorted_values(D, ranks),
         "steepest_falls": lambda D: steepest_falls(D, (5, 5), [(1, 1), (0, -2)]),
-        "agreement": lambda D: agreement(D, inside[0, : 2 * 6].view(2, 6, 2), grid)[:, None],
+        "agreement": lambda D: agreement(D, inside[0, : 2 * 6].view(2, 6, 2), grid, 0.3),
         "linear_functionals": lambda D: linear_functionals(D, signed),
         "layer_means": lambda D: layer_means(D, LAYER),
         "sup_distances": lambda D: sup_distances(D.flatten(1), normal(3, 150, seed=7)),

@@ -74,7 +74,10 @@ def test_patches_of_densities_tell_the_same(name, where):
     for each, given in ((net, D), (other, Patches.of(D, where.grid))):
         each.fit_scales(given)
         each.fit_readings({64.0: given, 4.0: given})
-    torch.testing.assert_close(other.state_dict(), net.state_dict())
+    found, wanted = ({name: value.clone() for name, value in each.state_dict().items()} for each in (other, net))
+    if net.name == "lookup" and net.places is not None:  # of two that are as far from others, rounding chooses
+        torch.testing.assert_close(found.pop("places"), wanted.pop("places"), rtol=0, atol=1e-4)
+    torch.testing.assert_close(found, wanted)
     conditioned = net.condition(D), other.condition(Patches.of(D, where.grid))
     for step in range(where.graph.horizon):
         wanted = net.q(conditioned[0], step, x)
@@ -445,7 +448,7 @@ def test_lookup_sees_places_where_few_readings_tell_by_these_what_pays():
     lookup, own = net_class("lookup"), {"lipschitz_bound": 10.0}
     many = off_by(where, torch.zeros_like(w), 2)
     data = TrainingData(many, paying(where, w), 100.0, {1.0: off_by(where, w, 2), 9.0: many})
-    assert lookup.suited(where, data, own) == {"places": 512, **own}
+    assert lookup.suited(where, data, own) == {"places": 1024, **own}
     assert lookup.suited(where, data, {"places": 0, **own}) == {"places": 0, **own}  # the user's word
     same = TrainingData(many, paying(where, w), 100.0, {1.0: many})
     assert lookup.suited(where, same, own) == {"places": 0, **own}
@@ -489,8 +492,9 @@ def test_places_are_those_of_training_simulators_and_travel_with_the_net():
     assert torch.equal(net.places, places_between(centres(D, where.grid), 40).float())
     again = type(net).from_recipe(net.recipe(), net.tensors(), net.problem)
     assert torch.equal(again.summaries(D), net.summaries(D))
-    assert torch.equal(net.summaries(D)[:, -1], agreement(D.float(), net.places, where.grid))
-    assert torch.equal(net.summaries(D)[:, :-1], make_net("lookup", where).summaries(D))
+    agreed = agreement(D.float(), net.places, where.grid, architectures.ENOUGH * net.height)
+    assert torch.equal(net.summaries(D)[:, -2:], agreed) and bool((agreed[:, 0] > agreed[:, 1]).any())
+    assert torch.equal(net.summaries(D)[:, :-2], make_net("lookup", where).summaries(D))
 
 
 def test_a_larger_unit_of_readings_makes_no_smaller_class():

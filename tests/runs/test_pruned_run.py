@@ -19,7 +19,7 @@ from s2r_torch.runs.curves import Curve, Measured, measure
 from s2r_torch.runs.forecast import forecast
 from s2r_torch.runs.run import Results, execute
 
-SETTINGS = ("+experiment=lock", "pruning.tolerance=0.005", "predictors.num_simulators=64", "certificate.scores=100")
+SETTINGS = ("+experiment=lock", "predictors.num_simulators=64", "certificate.scores=100")
 N_REAL = 50
 
 
