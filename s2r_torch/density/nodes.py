@@ -22,9 +22,9 @@ def nodes_for(
     """Nodes per coordinate: those given, or for `auto` as many as the scale of a state's readings asks for.
 
     >>> nodes_for(9, (0.0, 0.0), (6.0, 3.0)), nodes_for("auto", (0.0, 0.0), (6.0, 3.0), (0.05, 0.05))
-    ((9, 9), (49, 25))
+    ((9, 9), (97, 49))
     >>> nodes_for("auto", (0.0,) * 3, (1.0,) * 3), nodes_for("auto", (0.0,) * 2, (1.0,) * 2, (1e-9, 1e-9))
-    ((24, 24, 24), (127, 127))
+    ((24, 24, 24), (128, 128))
     >>> nodes_for("auto", (0.0,), (6.0,), (1.0,)), nodes_for("auto", (0.0,), (6.0,), (0.05,))
     ((97,), (241,))
 

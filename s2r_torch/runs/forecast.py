@@ -255,7 +255,7 @@ class _Counting:
         cost = self._decisions(settings.predictors.samples_of(self.graph, self.whole))
         for n in settings.predictors.readings if trained else ():
             if typical(n * along) < settings.budget.n_dist:
-                cost += self._readings(n * along)
+                cost += self._readings(n * along) * settings.predictors.draws_of(n, self.graph)
         return cost
 
     def _learning(self) -> Iterator[Part]:

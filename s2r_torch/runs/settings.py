@@ -27,6 +27,8 @@ from s2r_torch.runs.budgets import BudgetSettings
 from s2r_torch.schema import Name, OneOf, Range, Settings, Size, Where, value_of
 
 MOST_TIMES = 2  # as many transitions per state of a pruned graph, at most
+FEWEST_DRAWS, EPISODES = 2, 16  # of densities of few episodes; along every sequence, in all draws of as many together
+MOST_DENSITIES = 2**16  # in these draws, of a few hundred numbers each, where one of them has not more
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,14 @@ class PredictorSettings(Settings):
         Fewer paths pay there, and what they pay is all that is known of it: at most `MOST_TIMES` as many.
         """
         return self.n_samples * min(MOST_TIMES, whole.num_states // kept.num_states)
+
+    def draws_of(self, n: int, graph: StateGraph) -> int:
+        """How often densities of n episodes along every sequence are drawn, where memory allows.
+
+        The fewer episodes, the more there is to learn from another draw of them, and the less it costs.
+        """
+        room = MOST_DENSITIES // (self.num_simulators * graph.num_states)
+        return max(1, min(max(FEWEST_DRAWS, EPISODES // n), room))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from s2r_torch.coverage import passes, path_cover, typical
 from s2r_torch.density.patches import Patches
@@ -19,8 +18,6 @@ from s2r_torch.runs.context import Context
 from s2r_torch.runs.results import Explored
 from s2r_torch.workers.engines import SERIAL, Workers
 
-FEWEST_DRAWS, EPISODES = 2, 16  # of densities of few episodes; along every sequence, in all draws of as many together
-MOST_NUMBERS = 2**24  # in all of them: 64 MiB, where one draw does not take more
 
 
 def start_trainers(context: Context) -> None:
@@ -51,19 +48,14 @@ def _trainers(context: Context) -> Workers:
 
 
 def densities_of_fewer(context: Context, explored: Explored, simulators: Guard, seed: Seed) -> dict[float, Patches]:
-    """Readings per state -> densities of the training simulators as a deployment with so few sees them: [k B, xi, G].
-
-    The fewer readings, the more there is to learn from another draw of them, and the less it costs.
-    """
-    graph = explored.exploration.graph
+    """Readings per state -> densities of the training simulators as a deployment with so few sees them: [k B, xi, G]."""
+    predictors, graph = context.settings.predictors, explored.exploration.graph
     lenient = replace(explored.estimator, off_grid_limit=1.0, allow_constant=True)  # of few, one may be anywhere
     along, fewer = passes(graph, path_cover(graph)), {}
-    for n in context.settings.predictors.readings:
+    for n in predictors.readings:
         readings = typical(n * along)
         if readings < explored.exploration.n_dist:
-            draw = partial(estimate_patches, simulators, graph, lenient, n * along)
-            drawn = [draw(seed.child("fewer", n, 0))]
-            times = min(max(FEWEST_DRAWS, EPISODES // n), MOST_NUMBERS // drawn[0].values.numel())
-            drawn += [draw(seed.child("fewer", n, k)) for k in range(1, times)]
+            seeds = [seed.child("fewer", n, k) for k in range(predictors.draws_of(n, graph))]
+            drawn = [estimate_patches(simulators, graph, lenient, n * along, own) for own in seeds]
             fewer[readings] = Patches.joined(drawn)
     return fewer

@@ -7,6 +7,7 @@ import torch
 from support.policies import policy_of
 
 from s2r_torch.assurance.rehearsal import rehearse
+from s2r_torch.base import StateGraph
 from s2r_torch.coverage import passes, path_cover, typical
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.patches import heights
@@ -16,7 +17,7 @@ from s2r_torch.errors import SettingError
 from s2r_torch.families import make_family
 from s2r_torch.progress import Silent
 from s2r_torch.rng import Seed
-from s2r_torch.runs import stages, training
+from s2r_torch.runs import stages
 from s2r_torch.runs.budgets import BudgetSettings
 from s2r_torch.runs.context import Context
 from s2r_torch.runs.settings import EvaluationSettings, PredictorSettings, RunSettings
@@ -44,20 +45,17 @@ def test_levels_of_noise_below_that_of_n_dist(readings, kept, monkeypatch):
     rough = [float(heights(D).mean()) for _, D in sorted(data.levels.items(), reverse=True)]
     assert rough == sorted(rough)
     for n, draws in zip(kept, data.draws[1:], strict=True):  # the fewer, the more often
-        assert draws == max(training.FEWEST_DRAWS, training.EPISODES // n) > 1
+        assert draws == {3: 5, 10: 2}[n]
     every = [D.dense().flatten(1) for D in data.fewer.values()]
     assert all(len(D.unique(dim=0)) == len(D) for D in every) and data.draws[0] == 1
 
 
-def test_densities_that_take_much_room_are_drawn_once(monkeypatch):
+def test_densities_that_take_much_room_are_drawn_once():
     """On large graphs memory is what there is too little of."""
-    monkeypatch.setattr(training, "MOST_NUMBERS", 1000)
-    predictors = PredictorSettings(num_simulators=8, n_samples=2, readings=(3, 10))
-    settings = RunSettings(predictors=predictors, budget=BudgetSettings(n_dist=30))
-    context = Context(settings, make_family("grid"), Silent(), Ledger())
-    explored, simulators = stages.explore(context), context.draws.simulators("train", 8)
-    fewer = training.densities_of_fewer(context, explored, simulators, Seed.root(0))
-    assert [len(D) for D in fewer.values()] == [8, 8]
+    line = StateGraph(torch.tensor([[k + 1] for k in range(99)] + [[-1]]), torch.arange(100), tuple((0,) * k for k in range(100)))
+    sizes = PredictorSettings(num_simulators=64)
+    assert [sizes.draws_of(n, line) for n in (1, 2, 4, 10, 30)] == [10, 8, 4, 2, 2]
+    assert replace(sizes, num_simulators=512).draws_of(1, line) == 1
 
 
 def test_by_default_f_is_trained_on_as_few_readings_as_a_curve_may_ask_for():

@@ -129,15 +129,15 @@ def test_summary_has_what_users_read(finished):
 
 
 def test_what_falls_short_is_learned_again_with_twice_the_sizes(tmp_path):
-    """Three steps are too few; every attempt is kept, and counted."""
-    hasty = ("predictors.training.steps=3", "predictors.training.snapshots=1")
+    """One step is too few; every attempt is kept, and counted."""
+    hasty = ("predictors.training.steps=1", "predictors.training.snapshots=1")
     looked = ("appraisal.simulators=32", "appraisal.n=16", "appraisal.n_rollouts=50")
     settings = small_settings("+experiment=grid", "budget=auto", "appraisal.attempts=2", *hasty, *looked)
     results = execute(settings, make_family("grid"), tmp_path)
     again = [name for name in results.finished if name.endswith("-2")]
     assert again == ["explore-2", "train-2", "calibrate-2", "learn-2", "appraise-2"]
     sizes = results.settings.predictors
-    assert (sizes.num_simulators, sizes.n_samples, sizes.training.steps) == (48, 32, 6)
+    assert (sizes.num_simulators, sizes.n_samples, sizes.training.steps) == (48, 32, 2)
     assert len(results.explored.exploration.D_hat) == 48
     assert results.episodes["appraise"] == 2 * 32 * (3 * 50 + 50 + 6 * 16)  # rehearsals, their episodes, rewards
     assert results.appraised.appraisal.attempts == 2
@@ -227,7 +227,8 @@ def test_every_episode_is_counted(finished):
     """
     walks, counts = len(walks_of(finished.explored.exploration.graph)), finished.episodes
     assert counts["explore"] == 24 * 500 + 2 * walks * 4 * 250 + (24 + 4) * 3 * 100
-    assert counts["train"] == 24 * 6 * 16 // 2 + 24 * (1 + 2 + 4 + 10 + 30) * 3  # and of densities of few
+    few = 16 * 1 + 8 * 2 + 4 * 4 + 2 * 10 + 2 * 30  # densities of few, and how often
+    assert counts["train"] == 24 * 6 * 16 // 2 + 24 * few * 3
     # decisions, densities, rollouts; and those of what is blind, and of the list beside it
     assert counts["calibrate"] == 4 * (6 * 50 // 2 + 3 * 100 + 2 + 2 * 50)
     assert counts["real"] == 2 * 3 * 50
