@@ -46,8 +46,7 @@ class PruningSettings(Settings):
     """How states that are worth looking at are found.
 
     Args:
-        tolerance: share of what all lists earn that may be lost, such as 0.005; 0 keeps all states. Networks lose more
-            on what is left: in most states one action alone is right, and nothing mends a wrong one.
+        tolerance: share of what all lists earn that may be lost; 0 keeps all states.
         simulators: of those that F is trained on.
         n: draws of every action behind either of two estimates of its reward, per state and simulator.
 

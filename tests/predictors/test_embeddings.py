@@ -131,15 +131,11 @@ def test_linear_functionals_are_divided_by_their_l1_norm():
 def test_agreement_against_loops(d, sparse):
     grid, places = grid_and_points(d, n=6, batch=5)  # [K, xi, d], some off the grid
     D = normal(3, 6, grid.num_points)
-    got = agreement(Patches.of(D, grid) if sparse else D, places, grid, 0.2)
+    got = agreement(Patches.of(D, grid) if sparse else D, places, grid)
     for b in range(3):
-        there = [[float(multilinear(grid, D[b, s], places[k, s])) for s in range(6)] for k in range(5)]
-        cut = [[min(0.2, value) for value in values] for values in there]
-        for column, values in enumerate((there, cut)):
-            assert float(got[b, column]) == pytest.approx(max(sum(each) / 6 for each in values), abs=1e-12)
-    assert not torch.equal(got[:, 0], got[:, 1])
-    alone = [agreement(one[None], places, grid, 0.2) for one in D]
-    torch.testing.assert_close(got, torch.cat(alone))
+        averages = [sum(multilinear(grid, D[b, s], places[k, s]) for s in range(6)) / 6 for k in range(5)]
+        assert float(got[b]) == pytest.approx(max(averages), abs=1e-12)
+    torch.testing.assert_close(got, torch.cat([agreement(one[None], places, grid) for one in D]))
 
 
 def camera(heading, gain):
@@ -222,7 +218,7 @@ def features():
         "look_up": lambda D: look_up(D, index.expand(len(D), -1, -1), weight.expand(len(D), -1, -1)),
         "sorted_values": lambda D: sorted_values(D, ranks),
         "steepest_falls": lambda D: steepest_falls(D, (5, 5), [(1, 1), (0, -2)]),
-        "agreement": lambda D: agreement(D, inside[0, : 2 * 6].view(2, 6, 2), grid, 0.3),
+        "agreement": lambda D: agreement(D, inside[0, : 2 * 6].view(2, 6, 2), grid)[:, None],
         "linear_functionals": lambda D: linear_functionals(D, signed),
         "layer_means": lambda D: layer_means(D, LAYER),
         "sup_distances": lambda D: sup_distances(D.flatten(1), normal(3, 150, seed=7)),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from s2r_torch.density.patches import Densities, centres, dense, heights, takes_patches
+from s2r_torch.density.patches import Densities, centres, dense, takes_patches
 from s2r_torch.encoders.regression import Regression
 from s2r_torch.predictors.nets.embeddings import (
     agreement,
@@ -38,7 +38,6 @@ TOLD = 0.05  # share of the variance of mean rewards from which further statisti
 REACH = (1, 2, 4)  # nodes over which a density falls
 PLACES, FEW_PLACES = 1024, 32  # most and fewest places of a state
 LOOKED_AT = 2**15  # places of all states together, but for that
-ENOUGH = 0.3  # of the height of densities, where a sensor sees a state: it agrees
 RANK_SHARES = (0.0, 0.004, 0.01, 0.018, 0.03, 0.045, 0.065, 0.09, 0.14, 0.25)  # of G, in decreasing order of density
 
 
@@ -95,7 +94,7 @@ class LookupNet(StatisticsNet):
         if chosen("positions"):
             parts.append(linear_functionals(D, self.functionals).flatten(1))
         if self.places is not None:
-            parts.append(agreement(D, self.places, grid, ENOUGH * self.height))
+            parts.append(agreement(D, self.places, grid)[:, None])
         return torch.cat(parts, -1)
 
     @torch.no_grad()
@@ -138,7 +137,7 @@ class LookupNet(StatisticsNet):
             fewest = data.fewer[min(data.fewer)][: len(data.D)]  # drawn once
             count = min(PLACES, max(FEW_PLACES, LOOKED_AT // graph.num_states))
             without, places = seen(fewest), places_between(centres(data.D, grid), count).float()
-            agreed = agreement(fewest.to(torch.float32), places, grid, ENOUGH * float(heights(data.D).mean()))
+            agreed = agreement(fewest.to(torch.float32), places, grid)[:, None]
             both = (without, torch.cat([without, agreed], 1))
             told_by = [*in_threads(lambda features: Regression(features).explained(paid), both)]
             settings["places"] = count if told_by[1] - told_by[0] > TOLD else 0

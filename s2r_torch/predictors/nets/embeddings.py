@@ -72,24 +72,19 @@ def linear_functionals(D: Densities, functionals: Tensor) -> Tensor:
     return D.sums(unit) if isinstance(D, Patches) else D @ unit.to(D.dtype).T
 
 
-def agreement(D: Densities, places: Tensor, grid: DensityGrid, enough: Tensor | float) -> Tensor:
-    """How high D [B, xi, G] is where one of K known sensors sees the states, at the best: [B, 2].
+def agreement(D: Densities, places: Tensor, grid: DensityGrid) -> Tensor:
+    """How high D [B, xi, G] is where one of K known sensors sees the states, at the best: [B].
 
-    That is the largest of K averages over states of D_s at places[k, s], and of these cut at `enough`: how many states
-    agree at all. Of few readings, which tell little of any one state's density, all states together tell how far
-    readings are from where they should be.
+    That is the largest of K averages over states of D_s at places[k, s]: of few readings, which tell little of any one
+    state's density, all states together tell how far readings are from where they should be.
 
     Args:
         D: densities.
         places: `[K, xi, d]`.
         grid: theirs.
-        enough: what tells that a state agrees.
     """
-    found = []
-    for some in D.split(max(1, LOOKED_UP // places[..., 0].numel())):
-        there = looked_up_own(some, grid, places)  # [b, K, xi]
-        found.append(torch.stack([seen.mean(2).amax(1) for seen in (there, there.clamp(max=enough))], 1))
-    return torch.cat(found)
+    some = D.split(max(1, LOOKED_UP // places[..., 0].numel()))
+    return torch.cat([looked_up_own(part, grid, places).mean(2).amax(1) for part in some])
 
 
 def places_between(seen: Tensor, count: int) -> Tensor:
