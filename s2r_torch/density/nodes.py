@@ -2,9 +2,10 @@ r"""How fine a grid must be, for densities to tell one theta from another.
 
 Bandwidths are no narrower than the node spacing. On a spacing of four times the scale of a state's readings all that is
 left of a density is the kernel: the width of the noise, which is what often says what pays, moves D by less than its
-noise does, and nothing is learned (`cliffwalking` on 24 nodes: 0.60 of the optimum; on 39: docs/density.md). On a line
-nodes cost next to nothing, and where noise is three times as wide for one theta as for another, what is fine for the
-median is coarse for the narrowest.
+noise does, and nothing is learned (`cliffwalking` on 24 nodes: 0.60 of the optimum). A density of one reading says
+where it lies as exactly as nodes are apart, which is what few readings tell by (docs/density.md). On a line nodes cost
+next to nothing, and where noise is three times as wide for one theta as for another, what is fine for the median is
+coarse for the narrowest.
 """
 
 from __future__ import annotations

@@ -99,6 +99,11 @@ class Exploration:
         return max((visit.z for visit in self.visits if visit.merged), default=0.0)
 
 
+def all_of(whole: StateGraph) -> StateGraph:
+    """Looks at all of a graph."""
+    return whole
+
+
 def explore(
     simulators: Guard,
     estimator: DensityEstimator,
@@ -106,7 +111,7 @@ def explore(
     n_dist: int,
     seed: Seed,
     on_visit: Callable[[Visit], None] = lambda visit: None,
-    look_at: Callable[[StateGraph], StateGraph] = lambda whole: whole,
+    look_at: Callable[[StateGraph], StateGraph] = all_of,
 ) -> Exploration:
     """Finds all states by depth-first search and estimates their densities (Algorithm 2, DFS-Distribution).
 

@@ -14,7 +14,7 @@ from s2r_torch.episodes import Guard
 from s2r_torch.errors import SettingError
 from s2r_torch.learning.calibration import density_b_bar
 from s2r_torch.learning.elimination import Elimination, Judges, Knowledge, dfs_learn
-from s2r_torch.learning.exploration import Exploration, explore
+from s2r_torch.learning.exploration import Exploration, all_of, explore
 from s2r_torch.learning.learn_on_simulators import Choice, learn_on_simulators
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.learning.sweep import sweep
@@ -38,7 +38,7 @@ class Trial:
     seed: Seed
     oracle_b_bar: Callable[[Tensor], float] | None = None  # b_bar from the judges' D_hat, where an oracle knows it
     on_call: Callable[[str, int, int], None] = lambda name, state, survivors: None
-    look_at: Callable[[StateGraph], StateGraph] = lambda whole: whole
+    look_at: Callable[[StateGraph], StateGraph] = all_of
 
 
 @dataclass(frozen=True, eq=False)

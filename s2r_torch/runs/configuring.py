@@ -101,6 +101,11 @@ def known_class(settings: RunSettings, family: Family) -> Callable[..., Predicto
     return build
 
 
+def prunes(settings: RunSettings, family: Family) -> bool:
+    """Whether a run looks for the states that are worth looking at: a known class holds f* at every one."""
+    return bool(settings.pruning.tolerance) and known_class(settings, family) is None
+
+
 def check_together(settings: RunSettings, family: Family) -> None:
     """Builds what depends on settings and family alone, for nothing: what cannot be built is known before any episode.
 

@@ -173,12 +173,12 @@ def _interval(value: Tensor, optimal: Tensor) -> tuple[float, float, float]:
     return mean, max(0.0, mean - half), min(max(mean, float(optimal.mean())), mean + half)
 
 
-def member_regrets(ensemble: Ensemble, D: Tensor, truth: GroundTruth) -> Tensor:
+def member_regrets(ensemble: Ensemble, D: Tensor, truth: GroundTruth, readings: float | None = None) -> Tensor:
     """What every member's policy loses, as a share of the optimum, over environments with densities D [B, xi, G]: [F].
 
-    Exact values of the policies conditioned on D, averaged over the environments of `truth`.
+    Exact values of the policies conditioned on D, of so many readings, averaged over the environments of `truth`.
     """
-    evaluator = ensemble.evaluator(D)
+    evaluator = ensemble.evaluator(D, readings)
     optimal = float(exact.optimal(truth)[0][:, 0].mean())
 
     def value(member: int) -> float:

@@ -30,7 +30,7 @@ from s2r_torch.learning.pruning import on_lists, part_of, serving
 from s2r_torch.learning.walks import walks_of
 from s2r_torch.planner.budget import Budget
 from s2r_torch.problem import Problem
-from s2r_torch.runs.configuring import known_class
+from s2r_torch.runs.configuring import known_class, prunes
 from s2r_torch.runs.evaluation import MOST_WORLDS
 from s2r_torch.runs.settings import RunSettings
 from s2r_torch.schema import Range, Settings, Size
@@ -130,9 +130,9 @@ def graph_of(family: Family) -> tuple[StateGraph, bool]:
 
 def pruned(settings: RunSettings, family: Family, graph: StateGraph) -> StateGraph:
     """What a run looks at of the family's graph, by exact rewards where the family knows them; else all of it."""
-    told = settings.pruning
-    if not told.tolerance or known_class(settings, family):
+    if not prunes(settings, family):
         return graph
+    told = settings.pruning
     theta = family.prior(told.simulators, torch.Generator().manual_seed(0))
     truth = family.truth(theta)
     if truth is None:

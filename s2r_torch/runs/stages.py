@@ -40,7 +40,7 @@ from s2r_torch.rng import Seed
 from s2r_torch.runs import evaluation
 from s2r_torch.runs.certifying import exact_values, refused_values
 from s2r_torch.runs.checking import check_for_a_run
-from s2r_torch.runs.configuring import known_class
+from s2r_torch.runs.configuring import known_class, prunes
 from s2r_torch.runs.context import Context
 from s2r_torch.runs.encoding import encode_readings
 from s2r_torch.runs.judging import as_proved, elimination, oracle_b_bar
@@ -109,16 +109,17 @@ def explore(context: Context) -> Explored:
     def look_at(whole: StateGraph) -> StateGraph:
         found_in_all(whole)
         progress.stage("prune states that no good list passes", None)
-        kept = prune(simulators.for_purpose("prune"), whole, settings.pruning, context.seed.child("prune"))
-        progress.say(f"{kept.num_states} states are looked at, along {len(path_cover(kept))} sequences")
-        return kept
+        return prune(simulators.for_purpose("prune"), whole, settings.pruning, context.seed.child("prune"))
 
     seed = context.seed.child("explore")
-    if not settings.pruning.tolerance or known_class(settings, context.family):  # which holds f* at every state
-        found = exploration.explore(simulators, estimator, merge, n_dist, seed, on_visit)
-        found_in_all(found.whole, f", {found.n_merge} readings a path" if found.n_merge > merge.n_merge else "")
+    part = look_at if prunes(settings, context.family) else exploration.all_of
+    found = exploration.explore(simulators, estimator, merge, n_dist, seed, on_visit, part)
+    took = f"; {found.n_merge} readings a path told them apart" if found.n_merge > merge.n_merge else ""
+    if part is look_at:
+        kept = found.graph
+        progress.say(f"{kept.num_states} states are looked at, along {len(path_cover(kept))} sequences{took}")
     else:
-        found = exploration.explore(simulators, estimator, merge, n_dist, seed, on_visit, look_at)
+        found_in_all(found.whole, took)
     return Explored(estimator, replace(merge, n_merge=found.n_merge), found)
 
 

@@ -19,7 +19,6 @@ from s2r_torch.runs.results import Explored
 from s2r_torch.workers.engines import SERIAL, Workers
 
 
-
 def start_trainers(context: Context) -> None:
     """Has workers load what trains, where they will: it takes seconds, in which this process has other things to do."""
     if known_class(context.settings, context.family) is None:
@@ -48,7 +47,7 @@ def _trainers(context: Context) -> Workers:
 
 
 def densities_of_fewer(context: Context, explored: Explored, simulators: Guard, seed: Seed) -> dict[float, Patches]:
-    """Readings per state -> densities of the training simulators as a deployment with so few sees them: [k B, xi, G]."""
+    """Readings per state -> densities of the training simulators as deployments with so few see them: [k B, xi, G]."""
     predictors, graph = context.settings.predictors, explored.exploration.graph
     lenient = replace(explored.estimator, off_grid_limit=1.0, allow_constant=True)  # of few, one may be anywhere
     along, fewer = passes(graph, path_cover(graph)), {}

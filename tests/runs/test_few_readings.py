@@ -52,7 +52,9 @@ def test_levels_of_noise_below_that_of_n_dist(readings, kept, monkeypatch):
 
 def test_densities_that_take_much_room_are_drawn_once():
     """On large graphs memory is what there is too little of."""
-    line = StateGraph(torch.tensor([[k + 1] for k in range(99)] + [[-1]]), torch.arange(100), tuple((0,) * k for k in range(100)))
+    line = StateGraph(
+        torch.tensor([[k + 1] for k in range(99)] + [[-1]]), torch.arange(100), tuple((0,) * k for k in range(100))
+    )
     sizes = PredictorSettings(num_simulators=64)
     assert [sizes.draws_of(n, line) for n in (1, 2, 4, 10, 30)] == [10, 8, 4, 2, 2]
     assert replace(sizes, num_simulators=512).draws_of(1, line) == 1

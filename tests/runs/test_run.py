@@ -19,6 +19,7 @@ from support.smoke import small_settings
 from s2r_torch.assurance.appraisal import FOLDS, Appraisal, AppraisalSettings, appraise
 from s2r_torch.base import StateGraph
 from s2r_torch.comparators.policies import follow
+from s2r_torch.coverage import typical
 from s2r_torch.deployment.policy_file import load_policy, read
 from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.errors import FolderError, SettingError
@@ -536,10 +537,11 @@ def test_stages_never_share_a_draw_of_theta(finished):
 
 def test_regrets_of_members_are_what_deployment_loses(finished):
     truth, worth = finished.family.truth(finished.draws.theta("worlds", 2)), finished.evaluated.worth
-    regret = member_regrets(finished.meta_policy.ensemble, finished.deployed.D_real, truth)
-    assert len(regret) == finished.meta_policy.ensemble.size
+    policy = finished.meta_policy
+    regret = member_regrets(policy.ensemble, finished.deployed.D_real, truth, typical(policy.readings))
+    assert len(regret) == policy.ensemble.size
     lost = 1 - worth.value / worth.optimal
-    assert float(regret[finished.meta_policy.chosen]) == pytest.approx(lost, abs=1e-9)
+    assert float(regret[policy.chosen]) == pytest.approx(lost, abs=1e-9)
 
 
 @pytest.mark.slow

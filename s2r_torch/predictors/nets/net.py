@@ -199,7 +199,8 @@ class Net(nn.Module):
         """Freezes between which numbers of readings training saw densities, and what few of them do to summaries.
 
         Args:
-            levels: readings per state -> densities [k B, xi, G] of the same simulators; after `fit_scales` on the first.
+            levels: readings per state -> densities [k B, xi, G] of the same simulators, so many draws of each; after
+                `fit_scales` on the first.
         """
         self.readings.copy_(self.readings.new_tensor([min(levels), max(levels)]))
         scarcity = self.scarcity(torch.tensor([*levels]))

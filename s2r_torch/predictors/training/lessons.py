@@ -63,12 +63,12 @@ class Lessons:
         self.memory = Memory.blank(V_hat, self.graph.horizon)
 
     def loosen(self, values: bool, times: int, seed: Seed) -> None:
-        """Networks of values, or of rewards, with fresh weights and a larger C_L."""
+        """Networks of values, or of rewards, with fresh weights and a larger C_L; scales are what they were."""
         old = self.net if values else self.rewards
         settings = old.settings() | {"lipschitz_bound": self.first_bound * LOOSER**times}
         fresh = type(old)(old.problem, old.size, seed.generator(), **settings)
-        fresh.fit_scales(self.data.D)
-        fresh.fit_readings(self.data.levels)
+        for mine, theirs in zip(fresh.buffers(recurse=False), old.buffers(recurse=False), strict=True):
+            mine.copy_(theirs)
         self.net, self.rewards = (fresh, self.rewards) if values else (self.net, fresh)
 
     # -- rewards -----------------------------------------------------------------------------------------------------
