@@ -146,6 +146,14 @@ def estimate_patches(
     return Patches.joined([*_in_turn(_patches, simulators, AT_ONCE, graph, estimator, n_dist, seed)])
 
 
+def estimate_draws(
+    simulators: Guard, graph: StateGraph, estimator: DensityEstimator, n_dist: Tensor, times: int, seed: Seed
+) -> Patches:
+    """Several independent estimates of each density, draw by draw: [times B, xi, G]."""
+    found = Patches.joined([*_in_turn(_draws, simulators, times * AT_ONCE, graph, estimator, n_dist, (times, seed))])
+    return found[torch.arange(len(found)).view(-1, times).T.flatten()]
+
+
 def estimate_halves(
     simulators: Guard, graph: StateGraph, estimator: DensityEstimator, n: int, seeds: tuple[Seed, Seed]
 ) -> tuple[Patches, Patches]:
@@ -193,10 +201,20 @@ def _answers(task: Callable[..., Any], simulators: Guard, given: tuple) -> Itera
 
 def _patches(simulators: Guard, graph: StateGraph, estimator: DensityEstimator, wanted: Tensor, seed: Seed) -> Patches:
     """Those of some simulators."""
-    if len(_draws(simulators, wanted)) > 1:
+    if len(_in_memory(simulators, wanted)) > 1:
         return Patches.of(_densities(simulators, graph, estimator, wanted, seed), estimator.grid)
     drawn = readings(simulators, graph, wanted, seed.child("density", 0))
     return patches_at(estimator, simulators, graph.paths, drawn)
+
+
+def _draws(
+    simulators: Guard, graph: StateGraph, estimator: DensityEstimator, wanted: Tensor, given: tuple[int, Seed]
+) -> Patches:
+    """Those of some simulators, one simulator after another."""
+    times, seed = given
+    drawn = readings(simulators, graph, times * wanted, seed.child("density", 0))
+    apart = [x.unflatten(1, (times, -1)).flatten(0, 1) for x in drawn]
+    return patches_at(estimator, simulators, graph.paths, apart, times)
 
 
 def _halves(
@@ -209,7 +227,7 @@ def _halves(
 
 def _densities(simulators: Guard, graph: StateGraph, estimator: DensityEstimator, wanted: Tensor, seed: Seed) -> Tensor:
     """Those of some simulators."""
-    draws, D_hat = _draws(simulators, wanted), torch.tensor(0.0)
+    draws, D_hat = _in_memory(simulators, wanted), torch.tensor(0.0)
     for i, part in enumerate(draws):
         drawn = readings(simulators, graph, part, seed.child("density", i))
         D = densities_at(estimator, simulators, graph.paths, drawn)
@@ -217,7 +235,7 @@ def _densities(simulators: Guard, graph: StateGraph, estimator: DensityEstimator
     return D_hat
 
 
-def _draws(simulators: Guard, wanted: Tensor) -> list[Tensor]:
+def _in_memory(simulators: Guard, wanted: Tensor) -> list[Tensor]:
     """How many readings [xi] are in memory at once, one draw after another."""
     numbers = int(wanted.sum()) * len(simulators) * simulators.spec.width
     count = max(1, min(-(-numbers // MOST_READINGS), int(wanted.min()) // 2))
@@ -237,10 +255,10 @@ def densities_at(
 
 
 def patches_at(
-    estimator: DensityEstimator, simulators: Guard, paths: Sequence[Path], samples: Sequence[Tensor]
+    estimator: DensityEstimator, simulators: Guard, paths: Sequence[Path], samples: Sequence[Tensor], times: int = 1
 ) -> Patches:
-    """`densities_at`, kept only where they are not 0."""
-    with _by_name(simulators, paths):
+    """`densities_at`, kept only where they are not 0; of so many rows of every simulator, one after another."""
+    with _by_name(simulators, paths, times):
         return estimator.patches([simulators.spec.placed(x) for x in samples])
 
 
@@ -249,6 +267,6 @@ def density_at(estimator: DensityEstimator, simulators: Guard, path: Path, x: Te
     return densities_at(estimator, simulators, [path], [x])[:, 0]
 
 
-def _by_name(simulators: Guard, paths: Sequence[Path]) -> AbstractContextManager[None]:
+def _by_name(simulators: Guard, paths: Sequence[Path], times: int = 1) -> AbstractContextManager[None]:
     """Within it, samples [B, n, d] at the ends of paths are refused by the names of sensor, simulator and path."""
-    return by_name(simulators.spec.obs_names, lambda index: simulators.where(index[0], paths[index[1]]))
+    return by_name(simulators.spec.obs_names, lambda index: simulators.where(index[0] // times, paths[index[1]]))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from s2r_torch.coverage import passes, path_cover, typical
 from s2r_torch.density.patches import Patches
 from s2r_torch.episodes import Guard
-from s2r_torch.learning.estimator import estimate_patches
+from s2r_torch.learning.estimator import estimate_draws
 from s2r_torch.predictors.training.data import TrainingData
 from s2r_torch.predictors.training.train import Trainer
 from s2r_torch.predictors.training.work import load_lightning
@@ -54,7 +54,6 @@ def densities_of_fewer(context: Context, explored: Explored, simulators: Guard, 
     for n in predictors.readings:
         readings = typical(n * along)
         if readings < explored.exploration.n_dist:
-            seeds = [seed.child("fewer", n, k) for k in range(predictors.draws_of(n, graph))]
-            drawn = [estimate_patches(simulators, graph, lenient, n * along, own) for own in seeds]
-            fewer[readings] = Patches.joined(drawn)
+            times, own = predictors.draws_of(n, graph), seed.child("fewer", n)
+            fewer[readings] = estimate_draws(simulators, graph, lenient, n * along, times, own)
     return fewer

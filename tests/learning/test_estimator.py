@@ -13,12 +13,18 @@ from s2r_torch.coverage import passages, path_cover
 from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.learning import estimator
-from s2r_torch.learning.estimator import DensitySettings, estimate_densities, make_estimator
+from s2r_torch.learning.estimator import (
+    DensitySettings,
+    estimate_densities,
+    estimate_draws,
+    estimate_patches,
+    make_estimator,
+)
 from s2r_torch.learning.exploration import explore
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.rng import Seed
 
-SEED, N = Seed.root(0), 60
+SEED, N, EACH = Seed.root(0), 60, torch.full((6,), 60)
 IDS, AT_FAULT = (11, 5, 17, 40), 2
 WORLD = random_world(6, 3, 2)
 NAMED = replace(WORLD.spec, obs_names=("height",))
@@ -59,6 +65,7 @@ def policy():
 DOORS = {
     "explore": lambda guard: explore(guard, estimator_of(WORLD), MergeSettings(n_merge=N), N, SEED),
     "estimate": lambda guard: estimate_densities(guard, WORLD.graph, estimator_of(WORLD), N, SEED),
+    "draws": lambda guard: estimate_draws(guard, WORLD.graph, estimator_of(WORLD), EACH, 3, SEED),
     "pilot": lambda guard: make_estimator(DensitySettings(n_pilot=N), guard, N, SEED),
     "rehearse": lambda guard: next(policies_after(policy(), guard, [N], SEED)),
 }
@@ -103,3 +110,23 @@ def test_room_is_asked_for_before_any_is_taken(monkeypatch):
     monkeypatch.setattr(torch, "empty", lambda *size, **kinds: (order.append([*size]), empty(*size, **kinds))[1])
     estimate_densities(guard, WORLD.graph, estimate, N, SEED)
     assert order.index("asked") < order.index(whole)
+
+
+def test_draws_are_independent_estimates_of_every_simulator_in_turn():
+    """Row k B + b is simulator b's: as near to its own other draws as two estimates are, far from those of others."""
+    tilts, ledger = (-0.4, 0.0, 0.4), Ledger()
+    guard = Guard(WORLD.simulators(tilts, IDS[:3]), ledger, "test")
+    D = estimate_draws(guard, WORLD.graph, estimator_of(WORLD), 10 * EACH, 5, SEED).dense().unflatten(0, (5, 3))
+    counted = ledger.counts.total()
+    once = estimate_patches(guard, WORLD.graph, estimator_of(WORLD), 10 * EACH, SEED).dense()
+    assert counted == 5 * (ledger.counts.total() - counted)  # an episode serves all states that it passes here, too
+    apart = lambda a, b: float((a - b).abs().amax(-1).mean())  # noqa: E731
+    for b in range(3):
+        own = [apart(D[k, b], once[b]) for k in range(5)]
+        others = [apart(D[k, b], once[c]) for k in range(5) for c in range(3) if c != b]
+        assert 0 < max(own) < min(others)
+    between = [apart(D[j, b], D[k, b]) for b in range(3) for j in range(5) for k in range(j)]
+    assert min(between) > 0
+    torch.testing.assert_close(
+        estimate_draws(guard, WORLD.graph, estimator_of(WORLD), 10 * EACH, 1, SEED).dense(), once
+    )
