@@ -17,7 +17,7 @@ from s2r_torch.density.patches import Densities, Patches, looked_up_own
 
 LOOKED_UP = 2**20  # look-ups at once
 UNTOLD, MOST_DIRECTIONS = 0.01, 4  # share of the variance of places that need not be spanned, and by how many at most
-CANDIDATES, AT_ONCE = 2**16, 2**12  # places that sensors are chosen from, how many of them are looked at together
+CANDIDATES, AT_ONCE = 2**15, 2**12  # places that sensors are chosen from, how many of them are looked at together
 
 
 def sorted_values(D: Densities, ranks: Tensor) -> Tensor:

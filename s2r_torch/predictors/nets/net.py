@@ -204,7 +204,8 @@ class Net(nn.Module):
         """
         self.readings.copy_(self.readings.new_tensor([min(levels), max(levels)]))
         scarcity = self.scarcity(torch.tensor([*levels]))
-        means = torch.stack([self.summaries(D).mean(0) for D in levels.values()])  # [L, K]
+        once = min(len(D) for D in levels.values())  # one draw of each is enough
+        means = torch.stack([self.summaries(D[:once]).mean(0) for D in levels.values()])  # [L, K]
         drift = (scarcity[:, None] * (means - means[0])).sum(0) / scarcity.square().sum().clamp(min=1e-6)
         self.drift.copy_(drift)
 
