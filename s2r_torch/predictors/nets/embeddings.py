@@ -17,6 +17,7 @@ from s2r_torch.density.patches import Densities, Patches, looked_up_own
 
 LOOKED_UP = 2**20  # look-ups at once
 UNTOLD, MOST_DIRECTIONS = 0.01, 4  # share of the variance of places that need not be spanned, and by how many at most
+PARTS = 2**24  # of the largest squared distance, which rounding moves by less
 CANDIDATES, AT_ONCE = 2**15, 2**12  # places that sensors are chosen from, how many of them are looked at together
 
 
@@ -114,10 +115,15 @@ def places_between(seen: Tensor, count: int) -> Tensor:
 
 
 def _farthest(points: Tensor, count: int) -> Tensor:
-    """Which [count] of points [M, m] are taken, the first one first, and each the farthest from those before."""
-    taken, distance = [0], points.new_full((len(points),), torch.inf)
+    """Which [count] of points [M, m] are taken, the first one first, and each the farthest from those before.
+
+    Of those that are as far but for rounding, the first: squares are counted in `PARTS` of the largest.
+    """
+    taken, distance, part = [0], points.new_full((len(points),), torch.inf), 0.0
     while len(taken) < count:
-        distance = torch.minimum(distance, (points - points[taken[-1]]).square().sum(1))
+        squares = (points - points[taken[-1]]).square().sum(1)
+        part = part or float(squares.amax()) / PARTS or 1.0
+        distance = torch.minimum(distance, (squares / part).round_())
         taken.append(int(distance.argmax()))
     return torch.tensor(taken)
 
