@@ -147,18 +147,20 @@ def slow_fit(net, data, settings, seed):
         return sum(paid) / len(paid) - sum(said) / n if paid and varies[s, a] else 0.0
 
     V_hat, Q_hat, rest = {}, {}, {}
+    first = [sum(draws[:k]) for k in range(len(draws))]  # draws of the levels, among all
+    tells = {}
     with torch.no_grad():
-        for (_, states), rows in product(layers, torch.arange(len(D)).split(count)):
+        for (layer, states), (k, rows) in product(layers, enumerate(torch.arange(len(D)).split(count))):
             looks = Regression(net.standardised(D[rows].float(), torch.stack([scarcity[row] for row in rows])).double())
             by_action = list(product(states, range(A)))
             raw = torch.tensor([[[missed_by(f, row, *sa) for sa in by_action] for row in rows] for f in members])
             raw = raw.double()
             told = raw - torch.stack([alone(looks.best(raw.mean(0)), one) for one in raw])
             left = float(alone(looks.best(raw.mean(0)), raw.mean(0)).square().sum() / raw.mean(0).square().sum())
-            for f, (k, row), (j, sa) in product(members, enumerate(rows.tolist()), enumerate(by_action)):
-                rest[f, row, *sa] = (
-                    float(told[f, k, j]) if left <= 0.8 and any(varies[one] for one in by_action) else 0.0
-                )
+            level = max(at for at in first if at <= k)
+            tells[layer, k] = left <= 0.8 and any(varies[one] for one in by_action) and tells.get((layer, level), True)
+            for f, (b, row), (j, sa) in product(members, enumerate(rows.tolist()), enumerate(by_action)):
+                rest[f, row, *sa] = float(told[f, b, j]) if tells[layer, k] else 0.0
         for layer, states in layers:
             for f, row, s in product(members, range(len(D)), states):
                 for i in range(n):

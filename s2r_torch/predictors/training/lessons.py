@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from itertools import product
 from typing import TypeVar
 
 import torch
@@ -97,7 +98,10 @@ class Lessons:
     @cached_property
     @torch.no_grad()
     def rest(self) -> Tensor:
-        """What networks miss of rewards once fitted, as far as densities tell (`told_of_rest`): [F, R, xi, A]."""
+        """What networks miss of rewards once fitted, as far as densities tell (`told_of_rest`): [F, R, xi, A].
+
+        Where the first draw of a level tells nothing, the others are not asked.
+        """
         count, size = len(self.data.D), (len(self.rows), self.graph.num_states, self.graph.num_actions)
         found = torch.zeros(self.net.size, *size, dtype=torch.float32)
         layers = {h: self.graph.states_of(h) for h in self.paying}
@@ -110,10 +114,17 @@ class Lessons:
             looks = Regression(self.summary[rows].double())
             return [told_of_rest(found[:, rows[:, None], states].double(), looks) for states in layers.values()]
 
-        draws = self.rows.split(count)
-        for rows, parts in zip(draws, in_threads(told, draws), strict=True):
-            for states, part in zip(layers.values(), parts, strict=True):
-                found[:, rows[:, None], states] = part.float()
+        def ask(draws: list[Tensor]) -> None:
+            for rows, parts in zip(draws, in_threads(told, draws), strict=True):
+                for states, part in zip(layers.values(), parts, strict=True):
+                    found[:, rows[:, None], states] = part.float()
+
+        by_level = self.rows.split([count * times for times in self.draw.draws])
+        ask([rows[:count] for rows in by_level])
+        for rows, states in product(by_level, layers.values()):
+            if not bool(found[:, rows[:count, None], states].any()):
+                found[:, rows[:, None], states] = 0
+        ask([more for rows in by_level for more in rows[count:].split(count) if bool(found[:, more].any())])
         return found
 
     def _missed(self, layer: int) -> Tensor:
