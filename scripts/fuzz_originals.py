@@ -83,7 +83,7 @@ def certified() -> tuple[MetaPolicy, Certificate]:
     reference = Reference(population, population.scores(sight, states))
     policy = MetaPolicy(policy.ensemble, 1, policy.estimator, policy.cover, 25, reference)
     used = (0.69, 0.64, 1, 0.0, Refusals(400, 0.01, 0.005, 0.02))
-    gap = Gap(0.2, 0.1, 0.3, 0.01, "measured", policy.ensemble.size, False)
+    gap = Gap(0.2, 0.1, 0.3, 0.01, "measured", policy.ensemble.size, False, policy.problem.graph.pruned)
     return policy, Certificate(40, 50, 25, len(policy.cover), 0.05, "betting", 0.7, 0.65, 0.9, 0.4, gap, *used)
 
 
