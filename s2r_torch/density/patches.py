@@ -247,11 +247,7 @@ def looked_up(D: Densities, grid: DensityGrid, x: Tensor, rows: Tensor | None = 
 
 def looked_up_own(D: Densities, grid: DensityGrid, places: Tensor) -> Tensor:
     """Every state's density in D [R, S, G] at places [n, S, d] of its own: [R, n, S]."""
-    if isinstance(D, Patches):
-        return D.at_own(places)
-    nodes, weight = grid.locate(places.transpose(0, 1))  # [S, n, 2^d]
-    corners = D.gather(-1, nodes.flatten(1).expand(len(D), -1, -1)).unflatten(-1, nodes.shape[1:])
-    return (corners * weight.to(D.dtype)).sum(-1).mT
+    return D.at_own(places) if isinstance(D, Patches) else grid.interpolate(D, places.transpose(0, 1)).mT
 
 
 def _at_the_end(values: Tensor, more: Sequence[int]) -> Tensor:

@@ -65,7 +65,7 @@ def policy():
 DOORS = {
     "explore": lambda guard: explore(guard, estimator_of(WORLD), MergeSettings(n_merge=N), N, SEED),
     "estimate": lambda guard: estimate_densities(guard, WORLD.graph, estimator_of(WORLD), N, SEED),
-    "draws": lambda guard: estimate_draws(guard, WORLD.graph, estimator_of(WORLD), EACH, 3, SEED),
+    "draws": lambda guard: estimate_draws(guard, WORLD.graph, estimator_of(WORLD), EACH, 2, SEED),
     "pilot": lambda guard: make_estimator(DensitySettings(n_pilot=N), guard, N, SEED),
     "rehearse": lambda guard: next(policies_after(policy(), guard, [N], SEED)),
 }

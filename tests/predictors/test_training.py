@@ -263,10 +263,10 @@ def test_rewards_come_first_then_layers_from_the_last_then_what_falls_short(monk
     )
     listener = Listener(lambda what, steps: told.append((what, steps)), on_step)
     with monkeypatch.context() as strict:
-        strict.setattr(fitting, "HELPED", 0.0)  # what a round leaves is too much for another one
+        strict.setattr(fitting, "HELPED", 1e-9)  # so that the second round does not help, whatever it does
         fit(net, only_some_pay(where), settings, Seed.root(0), listener=listener)
     assert moved[:4] == [(20, set()), (40, {2}), (60, {1}), (80, {0})] and all(risk >= 0 for risk in seen)
-    assert told == [("rewards", 20), ("values", 60)]
+    assert told[:2] == [("rewards", 20), ("values", 60)] and len(told) == 3  # the second did not help
     told.clear()
     fit(make_net("lookup", where, members=2), random_data(where), settings, Seed.root(0), listener=listener)
     assert told[:2] == [("rewards", 60), ("values", 60)]

@@ -131,7 +131,7 @@ class Lessons:
         """Mean rewards of a layer minus what networks say of them, where they vary and were tried: [F, R, S, A]."""
         paid, tried = (part.sum(2) for part in self._paid(layer))
         said = self._said(layer, self.rows, self._columns(layer, VALUED), lambda q: q.mean(3))
-        times = len(self.rows) // self.draw.count
+        times = sum(self.draw.draws)
         left = (paid / tried.clamp(min=1)).repeat(times, 1, 1) - said
         return torch.where(tried.repeat(times, 1, 1) > 0, left, 0)
 
