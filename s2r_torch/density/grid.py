@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -179,7 +180,7 @@ class DensityGrid:
         """
         check_shape("densities", D[..., 0, :] if D.ndim > 1 else D, (*D.shape[:-2], self.num_points), "another grid")
         check_shape("observations", x, (*x.shape[:-2], None, self.obs_dim), "readings [n] in place of [n, d]")
-        lead = torch.broadcast_shapes(D.shape[:-1], x.shape[:-2])
+        lead = np.broadcast_shapes(D.shape[:-1], x.shape[:-2])  # torch's own would import sympy, for half a second
         index, weight = (part.expand(*lead, *part.shape[-2:]).reshape(-1, *part.shape[-2:]) for part in self.locate(x))
         D = D.expand(*lead, D.shape[-1]).reshape(-1, 1, D.shape[-1])
         return look_up(D, index, weight)[..., 0].reshape(*lead, x.shape[-2])
