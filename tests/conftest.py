@@ -4,10 +4,9 @@ import os
 import signal
 
 # where the suite was started in the background, tests and the scripts that they start are still to hear signals
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads must not spin on a shared machine
 

@@ -60,7 +60,9 @@ class Conditioned:
     """A group conditioned on the densities of B simulators."""
 
     D: Densities  # [B, xi, G]
-    steps: tuple  # [H] what every step's networks prepared from D
+    summary: Tensor  # [B, K] standardised
+    scarcity: Tensor  # [B]
+    steps: tuple  # [H] what every step's networks prepared from these
 
 
 class Net(nn.Module):
@@ -279,8 +281,16 @@ class Net(nn.Module):
         check_shape("densities", D, (None, graph.num_states, grid.num_points), "another grid or another state graph")
         D = D.to(self.height.dtype)
         scarcity = self.scarcity(readings).expand(len(D))
-        summary = self.standardised(D, scarcity)
-        return Conditioned(D, tuple(net.prepare(summary, scarcity, self.constants()) for net in self.steps))
+        return self._prepared(D, self.standardised(D, scarcity), scarcity)
+
+    @torch.no_grad()
+    def condition_like(self, others: Conditioned, rows: Tensor) -> Conditioned:
+        """Of some rows of what other members were conditioned on: what no member learns is not done again."""
+        return self._prepared(others.D[rows], others.summary[rows], others.scarcity[rows])
+
+    def _prepared(self, D: Densities, summary: Tensor, scarcity: Tensor) -> Conditioned:
+        steps = tuple(net.prepare(summary, scarcity, self.constants()) for net in self.steps)
+        return Conditioned(D, summary, scarcity, steps)
 
     @torch.no_grad()
     def q(self, conditioned: Conditioned, step: int, x: Tensor) -> Tensor:
