@@ -148,7 +148,8 @@ def _gap(gap: Gap) -> list[str]:
     who = "No policy that goes where this one looks" if gap.pruned else "No policy"
     lines = [
         f"Under further assumptions{'' if gap.proved else ' (HEURISTIC here)'}:",
-        f"  4. {who} earns more than {gap.least:.3f} above it, on average over such worlds if it acts in all.",
+        f"  4. {who} earns more than {gap.least:.3f} above it,",
+        "     on average over such worlds if it acts in all.",
         "     Its confidence comes beside that of the elimination itself.",
         f"     Assumes that observations determine values (A1) and {exact}.",
     ]

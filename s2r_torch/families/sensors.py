@@ -144,12 +144,12 @@ class AffineSensor:
     def read(self, theta: Tensor, latent: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Draws x [B, n, d] at latent [B, n, l] under theta [B, k]; row b consumes generator b alone."""
         x = self._draws(latent.shape[1], generators)
-        return x.mul_(self._width(theta)).add_(self._of(self.offset, theta)).add_(self._view(theta, latent))
+        return x.mul_(self._width(theta)).add_(self._of("offset", theta)).add_(self._view(theta, latent))
 
     def quadrature(self, theta: Tensor, latent: Tensor) -> tuple[Tensor, Tensor]:
         """Points [B, xi, m, d] and weights [B, xi, m] of the readings at latent [xi, l]."""
         nodes, weights = self._nodes()
-        centres = self._view(theta, latent.expand(len(theta), *latent.shape)) + self._of(self.offset, theta)
+        centres = self._view(theta, latent.expand(len(theta), *latent.shape)) + self._of("offset", theta)
         x = centres[:, :, None] + self._width(theta)[:, :, None] * nodes
         return x, weights.expand(x.shape[:3])
 
@@ -167,11 +167,11 @@ class AffineSensor:
                 cause="`columns`, or `latent` of the family, leaves some out",
             )
         seen = latent[..., columns] - torch.as_tensor(self.centre, dtype=torch.float64)
-        gain = self._of(self.gain, theta)
+        gain = self._of("gain", theta)
         if not self._turns:
             return gain * seen
         # one angle at a time: a vectorised sine may round differently in a batch of another size
-        angles = self._of(self.rotation, theta)[:, 0, 0].tolist()
+        angles = self._of("rotation", theta)[:, 0, 0].tolist()
         cosine, sine = (
             gain * torch.tensor([turn(a) for a in angles], dtype=torch.float64)[:, None, None]
             for turn in (math.cos, math.sin)
@@ -182,25 +182,27 @@ class AffineSensor:
 
     def _width(self, theta: Tensor) -> Tensor:
         """The width of the noise [B, 1, 1] or [B, 1, d]."""
-        width = self._of(self.width, theta)
+        width = self._of("width", theta)
         if not bool((width >= 0).all()):
             raise SettingError(
                 expected="a width of the noise >= 0", got=f"{float(width.min()):g}", cause="a sign, or a prior too wide"
             )
         return width
 
-    def _of(self, value: OfTheta, theta: Tensor) -> Tensor:
+    def _of(self, name: str, theta: Tensor) -> Tensor:
         """A parameter [B, 1, 1] or [B, 1, d] under theta [B, k]."""
+        value: OfTheta = getattr(self, name)
         if not callable(value):
             given = torch.as_tensor(value, dtype=torch.float64)
             return given.expand(len(theta), 1, *given.shape) if given.ndim else given.expand(len(theta), 1, 1)
         given = torch.as_tensor(value(theta), dtype=torch.float64)
         shapes = ((len(theta),), (len(theta), 1), (len(theta), len(self.names)))
         if given.shape not in shapes:
+            shape = f"[B] or [B, {len(self.names)}]"
             raise SettingError(
-                expected=f"[B] or [B, {len(self.names)}] numbers from a function of theta [B, k], B = {len(theta)}",
+                expected=f"{name}: {shape} numbers from a function of theta [B, k], B = {len(theta)}",
                 got=f"shape {list(given.shape)}",
-                cause="theta[0] in place of theta[:, 0]",
+                cause="theta[0] in place of theta[:, 0], or a matrix in place of one number per reading",
             )
         return given.reshape(len(theta), 1, -1)
 

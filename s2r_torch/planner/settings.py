@@ -36,7 +36,8 @@ class PlanSettings(Settings):
         check_range: false computes outside a theorem's assumptions all the same.
         json: true prints JSON and nothing else.
         figure: file of the figure; null draws none.
-        policy: a policy file: how many real episodes does it need for epsilon, as its run measured?
+        policy: a policy file: how many real episodes does it need for epsilon, as its run measured? Then no table and
+            no figure; JSON has all.
 
     Raises:
         SettingError: a value of the wrong type or out of range.

@@ -118,8 +118,8 @@ def _appraisal(summary: Summary) -> list[tuple[str, str]]:
     return [
         (
             "on simulators",
-            f"{found.policy:.3f} of an estimated optimum of {found.optimum:.3f} (in {found.between[0]:.3f} to "
-            f"{found.between[1]:.3f}), of which it loses {found.loss}; best fixed list {found.fixed:.3f}{again}",
+            f"earns {found.policy:.3f}, loses {found.loss} of an estimated optimum of {found.optimum:.3f} (95 %: "
+            f"{found.between[0]:.3f} .. {found.between[1]:.3f}); best fixed list {found.fixed:.3f}{again}",
         )
     ]
 

@@ -9,7 +9,8 @@ from s2r_torch.progress import Row
 from s2r_torch.reports.style import new_figure
 from s2r_torch.reports.summary import OPTIMAL, OURS, Summary, label_of
 
-COLOURS = {OURS: "#1b6ca8", OPTIMAL: "#3a3a3a", "random": "#b0b0b0"}
+THERE = "optimal there"  # in the worlds that the deployed value is of
+COLOURS = {OURS: "#1b6ca8", OPTIMAL: "#3a3a3a", THERE: "#3a3a3a", "random": "#b0b0b0"}
 OTHER = "#8c9fb5"
 
 
@@ -29,7 +30,8 @@ def draw_values(axes: Axes, summary: Summary) -> None:
     """One bar per policy, the worst below; the deployed one with its interval."""
     worth, policies = summary.value.worth, summary.value.policies
     others = sorted((name for name in policies if name != OPTIMAL), key=policies.__getitem__)
-    numbers = {name: policies[name] for name in others} | {OURS: worth.value, OPTIMAL: policies[OPTIMAL]}
+    prior = {name: policies[name] for name in [*others, OPTIMAL]}
+    numbers = prior | {OURS: worth.value, THERE: worth.optimal}  # values of the same worlds stand beside each other
     names = list(numbers)
     colours = [COLOURS.get(name, OTHER) for name in names]
     axes.barh(range(len(names)), list(numbers.values()), color=colours, height=0.62)
@@ -38,8 +40,10 @@ def draw_values(axes: Axes, summary: Summary) -> None:
     most = max(numbers.values())
     for i, number in enumerate(numbers.values()):
         axes.text(most * 1.2, i, f"{number:.3f}", va="center", ha="right", fontsize=9)
-    labels = [label_of(name) + (", over the prior" if name == OPTIMAL else "") for name in names]
-    axes.set_yticks(range(len(names)), labels)
+    there = f"in {worth.num_worlds} worlds"
+    labels = {OURS: f"{label_of(OURS)}, {there}", THERE: f"{label_of(OPTIMAL)}, {there}"}
+    labels |= {OPTIMAL: f"{label_of(OPTIMAL)}, over the prior"}
+    axes.set_yticks(range(len(names)), [labels.get(name) or label_of(name) for name in names])
     axes.set_xlim(0, most * 1.22)
     axes.set_xlabel("expected total reward per episode")
     mark = "" if summary.ensemble.certified else " (class NOT certified)"

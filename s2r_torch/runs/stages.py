@@ -217,7 +217,9 @@ def appraise(context: Context, trained: Trained, learned: Learned) -> Appraised:
         found = appraise_policy(whole, earned, fixed, folds, sizes.tolerance, context.attempt, sizes.looks)
         if not found.worth_another_look:
             break
-    context.progress.say(f"{found.policy:.3f} of an estimated optimum of {found.optimum:.3f}; list {found.fixed:.3f}")
+    context.progress.say(
+        f"earns {found.policy:.3f}, estimated optimum {found.optimum:.3f}, best list {found.fixed:.3f}"
+    )
     return Appraised(found)
 
 

@@ -168,6 +168,7 @@ def test_what_a_step_must_return(step, start, error, words):
         ({"sensor": AffineSensor}, "without read|sensor"),
         ({"sensor": AffineSensor(("x",), width=-1.0)}, "a width of the noise >= 0; got -1"),
         ({"sensor": AffineSensor(("x",), width=lambda t: t[:, 0] * torch.nan)}, "a width of the noise >= 0; got nan"),
+        ({"sensor": AffineSensor(("x",), gain=lambda t: t[:, :, None])}, r"gain: \[B\] or \[B, 1\] numbers .*a matrix"),
     ],
 )
 def test_a_family_that_makes_no_sense_is_one_error(wrong, words):

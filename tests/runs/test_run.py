@@ -418,6 +418,17 @@ def test_a_class_without_a_certificate_is_marked_everywhere(finished, monkeypatc
         assert ("NOT certified" in axes.get_title("left")) is not certified
 
 
+def test_the_figure_shows_the_deployed_value_beside_the_optimum_of_the_same_worlds(finished):
+    axes, found = Figure().subplots(), Summary.of(finished)
+    run_figure.draw_values(axes, found)
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    shown = dict(zip(names, (bar.get_width() for bar in axes.patches), strict=True))
+    worth = found.value.worth
+    there = f"in {worth.num_worlds} worlds"
+    assert names[-2:] == [f"deployed, no reward seen, {there}", f"optimal, {there}"]
+    assert [shown[name] for name in names[-2:]] == [worth.value, worth.optimal]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("lost", "told"), [((0.0, 0.02), 0), ((0.0, 0.05), 1), ((0.04, 0.06), 1), (None, 1)])
 def test_what_training_falls_short_of_is_told_unless_the_policy_is_cleared(finished, lost, told):

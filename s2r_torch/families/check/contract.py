@@ -65,7 +65,7 @@ def check_parameters(probe: Probe) -> list[Finding]:
                 SettingError,
             )
         ]
-    return [Finding(checked, OK, f"{family.name}, {len(parameters)} parameters, rebuilt from them")]
+    return [Finding(checked, OK, f"{family.name}, rebuilt from its parameters ({len(parameters)})")]
 
 
 def _not_json(checked: str, what: str) -> Finding:

@@ -182,7 +182,9 @@ def _other_ways(probe: Probe, graph: StateGraph, x: Tensor) -> list[Finding]:
         return [Finding(checked, OK, f"{graph.num_states} states, each with one path")]
     p = ks_p_values(x[:, [t for _, t in ways]], torch.stack(other, 1))  # [B, ways]
     if float(p.min()) >= SURELY:
-        return [Finding(checked, OK, f"{len(ways)} other ways to its {graph.num_states} states show the same readings")]
+        return [
+            Finding(checked, OK, f"{graph.num_states} states; other ways to them ({len(ways)}) show the same readings")
+        ]
     b, i = (int(v) for v in torch.unravel_index(p.argmin(), p.shape))
     path, state = ways[i]
     wrong = (p[:, i] < SURELY).nonzero().flatten()

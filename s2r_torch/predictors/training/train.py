@@ -83,7 +83,7 @@ class Trainer:
         def on_step(now: int, risk: float) -> None:
             nonlocal done
             done = now
-            self.progress.advance(now - before, f"risk {risk:.4f}")
+            self.progress.advance(now - before, f"risk {risk:.2g}")
             self.progress.record(f"bellman_risk/{label}", now, risk)
 
         def on_check(now: int, risks: Tensor) -> None:
