@@ -9,7 +9,7 @@ Finished runs are kept: started again, it goes on where it was stopped, and redo
 
 import re
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import torch
@@ -20,16 +20,17 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from s2r_torch.commands.configuration import composed, plain_config, script, task_overrides
 from s2r_torch.errors import OtherRunError, SettingError
 from s2r_torch.families.contract import Family
+from s2r_torch.files.whole import probe
 from s2r_torch.progress import Silent
 from s2r_torch.reports.comparators_figure import comparators_figure
-from s2r_torch.reports.comparators_table import comparators_table, lines_of, where_we_lose, write_lines
-from s2r_torch.reports.comparison import ComparedRun, comparison_table, write_comparison
+from s2r_torch.reports.comparators_table import LINES, comparators_table, lines_of, where_we_lose, write_lines
+from s2r_torch.reports.comparison import ROWS, ComparedRun, comparison_table, write_comparison
 from s2r_torch.reports.endings import terminal
 from s2r_torch.reports.style import plain_look, save_figure
 from s2r_torch.reports.summary import Summary
 from s2r_torch.runs.configuring import configured
 from s2r_torch.runs.curves import Measured, measure
-from s2r_torch.runs.folder import cleared, write_json
+from s2r_torch.runs.folder import cleared, held, require_whole, write_json
 from s2r_torch.runs.run import execute
 from s2r_torch.runs.settings import ComparisonSettings, RunSettings
 from s2r_torch.schema import build
@@ -102,17 +103,22 @@ def compare_comparators(
         configured(plain_config(composed([*comparison.common, *given, f"seed={seed}"]))) for seed in comparison.seeds
     ]
     found, reporter = Measured(), Bars(console, len(runs))
-    try:
-        with reporter.progress:
-            for number, (settings, family) in enumerate(runs):
-                torch.set_num_threads(settings.trainer.threads)
-                chosen = {name: curve for name, curve in comparison.curves.items() if number < curve.seeds}
-                reporter.label, place = f"seed {settings.seed}", folder / f"seed{settings.seed}"
-                measure(settings, family, chosen, comparison.worlds, place, reporter, found)
-                reporter.progress.advance(reporter.runs)
-    finally:
-        if found.cells:
-            write_comparators(found, title, folder, console)
+    places = [folder / f"seed{settings.seed}" for settings, _ in runs]
+    with ExitStack() as all_held:
+        for place in places:
+            all_held.enter_context(held(place))
+            require_whole(place)  # before one is gone on with, and a table of all is replaced by one of some
+        try:
+            with reporter.progress:
+                for number, (settings, family) in enumerate(runs):
+                    torch.set_num_threads(settings.trainer.threads)
+                    chosen = {name: curve for name, curve in comparison.curves.items() if number < curve.seeds}
+                    reporter.label = f"seed {settings.seed}"
+                    measure(settings, family, chosen, comparison.worlds, places[number], reporter, found)
+                    reporter.progress.advance(reporter.runs)
+        finally:
+            if found.cells:
+                write_comparators(found, title, folder, console)
 
 
 def write_comparators(found: Measured, title: str, folder: Path, console: Console) -> None:
@@ -138,7 +144,11 @@ def job(cfg: DictConfig, folder: Path, console: Console) -> None:
         )
     comparison = build(ComparisonSettings, plain_config(cfg)["compare"], "compare")
     title = f"{comparison.name} on {cfg.name}"
-    (compare_comparators if comparison.curves else compare)(comparison, title, given, folder, console)
+    do, written = (compare_comparators, LINES) if comparison.curves else (compare, ROWS)
+    with held(folder):
+        for name in written:
+            probe(folder / name)
+        do(comparison, title, given, folder, console)
 
 
 def about() -> str:

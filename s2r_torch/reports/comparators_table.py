@@ -18,6 +18,7 @@ from s2r_torch.runs.curves import Measured
 from s2r_torch.runs.folder import write_json
 from s2r_torch.student import half_width
 
+LINES = ("curves.json", "curves.csv", "comparators.png")  # the files of a comparison, beside folders of runs
 REACHED = (0.95, 0.99)  # shares of the optimum whose cost the table gives
 SPENT = (30, 75, 300, 1000)  # real episodes whose worth it gives
 HEADINGS = {

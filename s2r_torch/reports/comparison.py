@@ -18,6 +18,8 @@ from s2r_torch.runs.folder import write_json
 
 REACHED, MISSED = "#1b6ca8", "#c8553d"
 
+ROWS = ("comparison.png", "report.html", "rows.json", "rows.csv")  # the files of a comparison, beside folders of runs
+
 
 @dataclass(frozen=True)
 class ComparedRun:

@@ -66,7 +66,7 @@ class RunFolder:
         place = self.path / STAGES / ORIGIN
         if begun(self.path):
             self._require_same(_origin(place), origin)
-            self._require_whole()
+            require_whole(self.path)
         else:
             self._require_free()
             write_json(place, origin)
@@ -141,15 +141,6 @@ class RunFolder:
                 cause="a folder of something else, or of a run whose stages were deleted; choose a fresh one",
             )
 
-    def _require_whole(self) -> None:
-        """Reads all stages before one is done, and before the policy of an earlier one takes a later one's place."""
-        for file in _stages(self.path):
-            try:
-                tensors.read(file)
-            except CheckpointError as error:
-                got = f"{error.got} (expected {error.expected})"
-                raise FolderError(expected=f"a whole stage {file.stem}", got=got, cause=DAMAGED) from error
-
     def _require_same(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         unlike = differences(before, now)
         if unlike:
@@ -159,6 +150,20 @@ class RunFolder:
                 got=f"others: {', '.join(unlike[:MOST_TOLD])}{more}",
                 cause="another command or another version; choose a fresh folder, or give the settings of this one",
             )
+
+
+def require_whole(path: Path) -> None:
+    """Reads all stages before one is done, and before the policy of an earlier one takes a later one's place.
+
+    Raises:
+        FolderError: one is damaged.
+    """
+    for file in _stages(path):
+        try:
+            tensors.read(file)
+        except CheckpointError as error:
+            got = f"{error.got} (expected {error.expected})"
+            raise FolderError(expected=f"a whole stage {file.stem}", got=got, cause=DAMAGED) from error
 
 
 def _origin(place: Path) -> dict:

@@ -11,7 +11,7 @@ from support.smoke import CONF, composed
 from support.summaries import summary_by_hand
 
 from s2r_torch.commands import compare as command
-from s2r_torch.errors import FolderError
+from s2r_torch.errors import FileError, FolderError
 from s2r_torch.files.locks import locked
 from s2r_torch.files.records import Codec
 from s2r_torch.predictors.registry import NETS
@@ -108,3 +108,47 @@ def test_rows_tables_and_figures(tmp_path):
 def test_a_miss_gives_the_networks_own_reason():
     assert verdict("lookup", 0.01, 0.05) == "yes" and verdict("unheard of", 0.2, 0.05) == "no"
     assert verdict("linear", 0.2, 0.05) == f"no: {NETS['linear'].limits}"
+
+
+def test_a_comparison_holds_its_folder_and_looks_at_all_of_it_first(script, tmp_path, monkeypatch):
+    """Of one that cannot be finished nothing is begun, and the tables of a whole one stay."""
+    settings = type("Settings", (), {"trainer": type("Trainer", (), {"threads": 1})})
+    seeds = [type("Seeded", (settings,), {"seed": seed})() for seed in (0, 1)]
+    found = iter(seeds * 9)
+    monkeypatch.setattr(script, "configured", lambda config: (next(found), None))
+    monkeypatch.setattr(script, "composed", lambda overrides: {})
+    monkeypatch.setattr(script, "plain_config", lambda config: {})
+    measured = []
+
+    def measure(settings, family, curves, worlds, place, reporter, into):
+        measured.append(place.name)
+        for seed in (0, 1):
+            with pytest.raises(FolderError, match=f"seed{seed} is in use by process"), held(tmp_path / f"seed{seed}"):
+                pass
+
+    monkeypatch.setattr(script, "measure", measure)
+    comparison = script.ComparisonSettings(name="a", curves={"random": {}}, seeds=[0, 1])
+    script.compare_comparators(comparison, "", [], tmp_path, Console(file=StringIO()))
+    assert measured == ["seed0", "seed1"]
+    (tmp_path / "seed1" / "stages").mkdir()
+    (tmp_path / "seed1" / "stages" / "learn.safetensors").write_text("cut")
+    with pytest.raises(FolderError, match="a whole stage learn"):
+        script.compare_comparators(comparison, "", [], tmp_path, Console(file=StringIO()))
+    assert measured == ["seed0", "seed1"]
+
+
+@pytest.mark.parametrize(("what", "name"), [("nets", "rows.csv"), ("comparators", "comparators.png")])
+def test_what_a_comparison_cannot_write_is_told_before_it_begins(script, tmp_path, monkeypatch, what, name):
+    (tmp_path / name).mkdir()
+    monkeypatch.setattr(script, "task_overrides", lambda: [])
+    for begins in ("compare", "compare_comparators"):
+        monkeypatch.setattr(script, begins, lambda *_: pytest.fail("it began"))
+    with pytest.raises(FileError, match=f"{name}; got a folder"):
+        script.job(composed(f"compare={what}", "+experiment=grid", config="compare"), tmp_path, Console())
+
+
+def test_a_second_comparison_in_the_same_folder_is_refused(script, tmp_path, monkeypatch):
+    monkeypatch.setattr(script, "task_overrides", lambda: [])
+    monkeypatch.setattr(script, "compare", lambda *_: pytest.fail("it began"))
+    with locked(tmp_path), pytest.raises(FolderError, match="in use by process"):
+        script.job(composed("+experiment=grid", config="compare"), tmp_path, Console())
