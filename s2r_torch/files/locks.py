@@ -25,14 +25,29 @@ def locked(path: Path | str) -> Iterator[None]:
     """
     target = real_path(path)
     side = target / ".lock" if target.is_dir() else target.with_name(f".{target.name[:80]}.lock")
-    with told(path):
+    with told(side, "to be written, the lock of " + printable(path)):
         side.parent.mkdir(parents=True, exist_ok=True)
         descriptor = _taken(side, path)
+    _HELD.add(descriptor)
     try:
         yield
     finally:
-        side.unlink(missing_ok=True)  # still held: nobody can take it between these lines
-        os.close(descriptor)
+        if descriptor in _HELD:  # not so in a copy of the process
+            _HELD.remove(descriptor)
+            side.unlink(missing_ok=True)  # still held: nobody can take it between these lines
+            os.close(descriptor)
+
+
+_HELD: set[int] = set()  # descriptors
+
+
+def _let_go() -> None:
+    """In a forked process, which holds nothing: one that outlives a killed parent would else keep its locks."""
+    while _HELD:
+        os.close(_HELD.pop())
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def _taken(side: Path, path: Path | str) -> int:

@@ -207,3 +207,52 @@ def test_the_lock_of_a_dead_process_is_taken_over(tmp_path):
     with locked(path):
         pass
     assert names(tmp_path) == []
+
+
+FORKED = """
+import os, sys, time
+from s2r_torch.files.locks import locked
+with locked(sys.argv[1]):
+    child = os.fork()
+    if child == 0:
+        os.close(1), os.close(2)
+        time.sleep(60)
+    print(child, flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_copy_of_a_process_does_not_keep_its_lock(tmp_path):
+    path = tmp_path / "log.csv"
+    done = subprocess.run([sys.executable, "-c", FORKED, str(path)], capture_output=True, text=True, timeout=60)
+    child = int(done.stdout)
+    try:
+        os.kill(child, 0)  # it lives
+        with locked(path):
+            pass
+    finally:
+        os.kill(child, 9)
+
+
+LEFT = """
+import os, sys
+from s2r_torch.files.locks import locked
+with locked(sys.argv[1]):
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        print(os.listdir(os.path.dirname(sys.argv[1])))
+"""
+
+
+def test_a_copy_of_a_process_that_leaves_the_block_takes_no_lock_away(tmp_path):
+    command = [sys.executable, "-c", LEFT, str(tmp_path / "log.csv")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "['.log.csv.lock']\n" and done.stderr == "" and names(tmp_path) == []
+
+
+def test_what_stands_in_the_place_of_a_lock_is_named(tmp_path):
+    (tmp_path / ".log.csv.lock").mkdir()
+    message = r"\.log\.csv\.lock to be written, the lock of .*log\.csv; got Is a dir"
+    with pytest.raises(FileError, match=message), locked(tmp_path / "log.csv"):
+        pass
