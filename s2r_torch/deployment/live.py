@@ -9,6 +9,7 @@ import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
@@ -29,6 +30,7 @@ from s2r_torch.signals import handled, handlers, our_signals
 from s2r_torch.text import printable
 
 AGAIN = 1.0  # seconds until a call that swallowed its alarm gets another one
+SOON = 1e-6  # seconds until an alarm that is late
 
 
 class GuardedWorld:
@@ -201,7 +203,8 @@ def _alarm(seconds: float) -> Iterator[None]:
             raise _Late
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
+    began = time.monotonic()
     try:
         try:
             yield
@@ -210,6 +213,8 @@ def _alarm(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        if left:  # an alarm that somebody else had set: when it was to come, or now
+            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), SOON), interval)
 
 
 @contextmanager

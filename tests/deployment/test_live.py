@@ -355,3 +355,35 @@ def test_a_close_that_hangs_is_ended_by_a_second_signal():
 
     with pytest.raises(KeyboardInterrupt), closing(World(close=hangs)):
         pass
+
+
+@pytest.mark.parametrize("interval", [0, 10])
+def test_an_alarm_that_somebody_else_set_comes_when_it_is_due(interval):
+    rang: list[float] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: rang.append(time.monotonic()))
+    try:
+        due = time.monotonic() + 0.3
+        signal.setitimer(signal.ITIMER_REAL, 0.3, interval)
+        world = GuardedWorld(World(), Ledger(), time_limit=5)
+        while time.monotonic() < due - 0.1:
+            world.reset(7)
+        assert rang == []
+        time.sleep(0.4)
+        assert len(rang) == 1 and due - 0.01 < rang[0] < due + 0.2
+        assert (signal.getitimer(signal.ITIMER_REAL)[0] > 5) == bool(interval)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_an_alarm_that_was_due_during_a_call_comes_after_it():
+    rang: list[float] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: rang.append(time.monotonic()))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        GuardedWorld(World(reset=lambda x: (time.sleep(0.2), x)[1]), Ledger(), time_limit=5).reset(7)
+        time.sleep(0.05)
+        assert len(rang) == 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
