@@ -159,7 +159,7 @@ def _in_reality(site: Site, world: LiveWorld) -> Deployed:
     """The deployment in a live world; one that cannot be closed at the end takes nothing away from it."""
     deployment, not_closed = None, None
     try:
-        with _connected(world, site.policy) as connected:
+        with _connected(world, site) as connected:
             deployment = _live(site, connected, world.time_limit)
     except SimulatorError as error:
         if deployment is None:
@@ -245,8 +245,8 @@ def _family_for(file: PolicyFile, world: FamilyWorld) -> Family:
 
 
 @contextmanager
-def _connected(world: LiveWorld, policy: MetaPolicy) -> Iterator[UnlabelledWorld]:
-    """What the function world.make returns, closed at the end."""
+def _connected(world: LiveWorld, site: Site) -> Iterator[UnlabelledWorld]:
+    """What the function world.make returns, closed at the end; its seed is another one after episodes seen before."""
     from s2r_torch.families.gym.world import as_world  # Gymnasium is imported for this only
 
     connect = _function_named(str(world.make))
@@ -261,8 +261,11 @@ def _connected(world: LiveWorld, policy: MetaPolicy) -> Iterator[UnlabelledWorld
             got=f"{type(error).__name__}: {printable(error)}",
             cause="a fault in that function, or wrong world.arguments",
         ) from error
+    seed, seen = world.seed, len(site.seen)
+    if seed is not None and seen:  # never the same episodes again
+        seed = Seed.root(seed).child("world", seen).integer() % 2**31
     with closing(made, world.time_limit):
-        yield as_world(made, policy.spec, world.seed, policy.problem.graph)
+        yield as_world(made, site.policy.spec, seed, site.policy.problem.graph)
 
 
 def _function_named(name: str) -> Callable[..., object]:

@@ -180,6 +180,31 @@ def test_a_simulated_world_that_is_gone_on_from_shows_other_episodes(site):
     assert len(x) == 75 and len(x.flatten().unique()) == x.numel()
 
 
+SEEDED = """
+import robot, torch
+
+class Seeded(robot.Robot):
+    def reset(self, seed=None, options=None):
+        if seed is not None:
+            self.world = robot.make_family("grid").world(self.theta, torch.Generator().manual_seed(seed))
+        return super().reset()
+
+def connect():
+    made = Seeded()
+    made.theta = robot.make_family("grid").prior(1, torch.Generator().manual_seed(5))[0]
+    return made
+"""
+
+
+def test_an_environment_with_a_seed_that_is_gone_on_from_shows_other_episodes(site):
+    (site / "seeded_robot.py").write_text(SEEDED)
+    world = ("world=gym", "world.make=seeded_robot:connect", "world.seed=7", "log=real.csv")
+    deploy(*world, "sequential=true", "stopping.tolerance=1")
+    deploy(*world)
+    x = read_recording(site / "real.csv", policy_of().problem.spec).x
+    assert len(x) == 75 and len(x.flatten().unique()) == x.numel()
+
+
 def test_a_module_that_another_one_hides_is_told(site):
     for name in ("calendar", "json"):
         (site / f"{name}.py").write_text("def connect():\n    return 3\n")
