@@ -75,7 +75,7 @@ def torch_with(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
     """These are the defaults inside. Costs little where they are.
 
     Whatever users' code in the block makes of them, they are afterwards what they were before. All threads share the
-    default dtype: where it is not float32, those of the user's own find float32 while another is in such a block.
+    default dtype: while another one is in a block, which may compute, it is float32, whatever is asked for here.
     """
     before = _enter(dtype), torch.get_default_device()
     try:
@@ -105,7 +105,7 @@ def _enter(dtype: torch.dtype) -> torch.dtype:
         if not _BLOCKS:
             _THEIRS[0] = before
         _BLOCKS[threading.get_ident()] += 1
-        torch.set_default_dtype(dtype)
+        torch.set_default_dtype(dtype if len(_BLOCKS) == 1 else torch.float32)
         return before
 
 

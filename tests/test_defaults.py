@@ -12,7 +12,7 @@ from support.optional import needs
 from support.policies import policy_of
 from support.smoke import SMALL, composed
 
-from s2r_torch.defaults import defaults_now, plain_torch
+from s2r_torch.defaults import defaults_now, plain_torch, torch_with
 from s2r_torch.deployment.deploy import deploy
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.deployment.recording.files import read_recording, write_recording
@@ -242,6 +242,28 @@ def test_threads_beside_each_other_leave_users_defaults():
         thread.join(60)
         assert seen == torch.float64  # what a live world that is made now is to find
         assert found == [(torch.float32, torch.float32), torch.float64]
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_thread_that_computes_finds_float32_whatever_worlds_of_others_ask_for():
+    entered, seen = threading.Event(), []
+
+    def world():
+        with plain_torch(), torch_with(torch.float64, torch.device("cpu")):
+            seen.append(torch.get_default_dtype())
+            entered.set()
+        seen.append(torch.get_default_dtype())
+
+    try:
+        torch.set_default_dtype(torch.float64)
+        with plain_torch():
+            thread = threading.Thread(target=world)
+            thread.start()
+            while thread.is_alive():
+                assert torch.ones(1).dtype == torch.float32
+        assert entered.is_set() and seen == [torch.float32, torch.float32]
         assert torch.get_default_dtype() == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
