@@ -223,15 +223,15 @@ def script(
             with clear_ending(console, "nothing was begun"), our_errors():
                 left = kept(cfg, folder)  # which may ask for a setting that leads nowhere
             with clear_ending(console, left):
-                require_one_of_each(hydra_says.overrides.task)
+                require_one_of_each(task_overrides())
                 require_decimal_numbers(hydra_says)
-                for sentence in said_twice(hydra_says.overrides.task):
+                for sentence in said_twice(task_overrides()):
                     say(terminal(stderr=True), sentence)
                 job(cfg, folder, console)
         except Ended as ended:
             if hydra_says.mode != RunMode.MULTIRUN or ended.code != 2:
                 raise
-            failed.append(" ".join(hydra_says.overrides.task))
+            failed.append(" ".join(task_overrides()))
 
     with clear_ending(console, "nothing was begun", exits=True):
         if {"--help", "-h"} & set(sys.argv[1:]):
@@ -284,8 +284,8 @@ def composed(overrides: list[str]) -> DictConfig:
 
 
 def task_overrides() -> list[str]:
-    """What the command line changes, within a command."""
-    return list(HydraConfig.get().overrides.task)
+    """What the command line changes, within a command, as it was written: `seed=${...}` is not looked up."""
+    return cast(list[str], OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False))
 
 
 @contextmanager

@@ -65,9 +65,9 @@ def _start(name: str) -> None:
     try:
         with not_searched():
             command = import_module(f"s2r_torch.commands.{name}")
-    except (ImportError, MemoryError, OSError) as error:
-        cause = "a library that is not installed, or damaged, or too little memory"
-        print(f"{type(error).__name__}: {error}; likely cause: {cause}", file=sys.stderr)
+    except Exception as error:
+        cause = "a library that is not installed, or damaged, or cannot read a variable of yours; or too little memory"
+        print(f"{type(error).__name__}: {' '.join(str(error).split())}; likely cause: {cause}", file=sys.stderr)
         sys.exit(2)
     atexit.register(gc.freeze)  # the process is about to end, and its memory with it
     try:

@@ -78,6 +78,8 @@ def _tell(console: Console, error: BaseException, kept: str, exits: bool) -> int
         error = error.__context__
     if type(error) is ValueError and console.file.closed:
         error = OSError("the output was closed by code of yours or of a driver")
+    if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):  # of torch, which has no other
+        error = MemoryError(f"expected less memory to be asked for; got {printable(error)}")
     if isinstance(error, KeyboardInterrupt):
         say(console, f"interrupted; {kept}")
         return 143 if isinstance(error, Terminated) else 130

@@ -27,6 +27,7 @@ def ending(error: BaseException, **how) -> tuple[int, str]:
 WRONG = SettingError(expected="a file", got="log[copy].csv \x1b[31m", cause="[/] in\na name")
 FULL = OSError(errno.ENOSPC, "No space left on device", "summary.json")
 LOCKED = PermissionError(errno.EACCES, "Permission denied", "runs")
+TOO_MUCH = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8064000000000 bytes.")
 EXIT = "before the work was done; likely cause: code of yours"
 
 
@@ -43,6 +44,7 @@ EXIT = "before the work was done; likely cause: code of yours"
         (FULL, 2, "OSError: [Errno 28] No space left on device: 'summary.json'"),
         (LOCKED, 2, "PermissionError: [Errno 13] Permission denied: 'runs'"),
         (MemoryError(), 2, "MemoryError: no more memory"),
+        (TOO_MUCH, 2, f"MemoryError: expected less memory to be asked for; got {TOO_MUCH}"),
         (SystemExit(0), 2, f"SystemExit: code 0 {EXIT}"),
         (SystemExit(None), 2, f"SystemExit: code None {EXIT}"),
     ],

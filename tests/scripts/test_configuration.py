@@ -222,6 +222,13 @@ def test_a_setting_that_leads_nowhere_is_one_line_though_the_ending_asks_for_it(
     assert text.count("\n") == 1 and "Error executing" not in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("leads_nowhere", ["${oc.env:S2R_NOT_THERE}", "${seed}", "${nosuch:1}"])
+def test_a_setting_that_leads_nowhere_is_one_line_in_a_folder_that_was_named(run, tmp_path, leads_nowhere):
+    job = lambda cfg, folder, console: configuration.plain_config(cfg)  # noqa: E731
+    code, text = run(f"seed={leads_nowhere}", f"hydra.run.dir={tmp_path / 'mine'}", job=job)
+    assert code == 2 and text.startswith("SettingError") and text.count("\n") == 1
+
+
 @pytest.mark.parametrize("name", ["plan", pytest.param("deploy", marks=pytest.mark.slow)])
 def test_help_without_docstrings(tmp_path, name):
     command = [sys.executable, "-OO", str(ROOT / "scripts" / f"{name}.py"), "--help"]
@@ -293,7 +300,9 @@ starting.plan()
     assert (done.returncode, done.stderr) == (143, "")
 
 
-@pytest.mark.parametrize("raised", ["ModuleNotFoundError('no rich')", "MemoryError()", "OSError(5, 'no')"])
+@pytest.mark.parametrize(
+    "raised", ["ModuleNotFoundError('no rich')", "MemoryError()", "OSError(5, 'no')", "ValueError('TORCH_LOGS\\nno')"]
+)
 def test_a_library_that_cannot_be_imported_is_one_line(raised):
     code = f"""
 from s2r_torch.commands import starting
