@@ -122,10 +122,11 @@ def truth(value: object) -> bool:
     """Whether a step says that an episode has ended.
 
     Raises:
-        SimulatorError: text, of which "false" would pass for True, or what has no truth, such as an array of two.
+        SimulatorError: text, of which "false" would pass for True, another number, such as NaN or a reward, or what has
+            no truth, such as an array of two.
     """
     try:
-        if not isinstance(value, str | bytes):
+        if not isinstance(value, str | bytes) and (value is None or value == bool(value)):
             return bool(value)
     except (ValueError, TypeError, RuntimeError):
         pass

@@ -7,7 +7,7 @@ import torch
 
 from s2r_torch.base import Simulators, UnlabelledWorld
 from s2r_torch.deployment.live import GuardedWorld
-from s2r_torch.episodes import Guard, Ledger, rollout
+from s2r_torch.episodes import Guard, Ledger, observe, rollout
 from s2r_torch.errors import GraphMismatchError, RewardError, SettingError, SimulatorError
 from s2r_torch.families import exact
 from s2r_torch.families.frozenlake import MAP, FrozenLake
@@ -260,6 +260,43 @@ def test_costs_and_vectors_are_no_rewards():
         assert plain_reward(value) == 1.0
     with pytest.raises(RewardError):
         plain_reward(float("nan"))
+
+
+class Shown(Walk):
+    """The walk, whose readings, rewards and ends are what a user's code made of them."""
+
+    def __init__(self, seen=lambda x: x, paid=lambda r: 0.0, ends=bool):
+        super().__init__()
+        self.shown, self.paid, self.ends = seen, paid, ends
+
+    def _seen(self):
+        return self.shown(super()._seen())
+
+    def step(self, action):
+        seen, reward, ended, cut, info = super().step(action)
+        return seen, self.paid(reward), self.ends(ended), cut, info
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"seen": lambda x: x.astype(complex)}, SettingError, "numbers; got ndarray"),
+        ({"seen": lambda x: x.astype("datetime64[s]")}, SettingError, "numbers; got ndarray"),
+        ({"paid": lambda r: 10**400}, RewardError, "one finite reward"),
+        ({"ends": lambda e: float("nan")}, SimulatorError, "got nan of type float"),
+        ({"ends": lambda e: 2}, SimulatorError, "got 2 of type int"),
+        ({"ends": lambda e: -0.5}, SimulatorError, "got -0.5 of type float"),
+    ],
+)
+def test_what_is_no_reading_no_reward_and_no_end_is_named(change, error, words):
+    with pytest.raises(error, match=words):
+        observe(guarded(walk_family(make=lambda theta: Shown(**change)))[1], (1, 1), 3, Seed.root(0))
+
+
+@pytest.mark.parametrize("change", [{"seen": memoryview}, {"ends": lambda e: float(e)}, {"ends": lambda e: e or None}])
+def test_buffers_and_truths_of_other_libraries_are_taken(change):
+    (_, plain), (_, other) = (guarded(walk_family(make=lambda theta, c=c: Shown(**c))) for c in ({}, change))
+    assert torch.equal(observe(other, (1, 1), 3, Seed.root(0)), observe(plain, (1, 1), 3, Seed.root(0)))
 
 
 def test_latent_numbers_that_hide_the_state_are_noticed():

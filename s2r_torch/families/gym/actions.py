@@ -138,7 +138,7 @@ def plain_reward(reward: object) -> float:
     """
     try:
         numbers = np.asarray(np.nan if isinstance(reward, str | bytes) else reward, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # 10**400
         numbers = np.asarray([np.nan])
     if numbers.size != 1 or not np.isfinite(numbers).all() or reward is None:
         raise RewardError(

@@ -38,7 +38,10 @@ OTHER_SEED = 7919  # added to the seed of resets, where another one is wanted
 def observed_numbers(env: gymnasium.Env, observation: object) -> list[float]:
     """The raw observation, flattened."""
     try:
-        return unmasked(observation).astype(np.float64).ravel().tolist()
+        numbers = unmasked(observation)
+        if numbers.dtype.kind not in "fiubO":
+            raise TypeError(f"numbers of type {numbers.dtype}")
+        return numbers.astype(np.float64).ravel().tolist()
     except (TypeError, ValueError) as error:
         raise SettingError(
             expected="observations that are numbers",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,12 +64,17 @@ def trace(episode: Episode, path: Sequence[int], shake: int | None = None) -> Tr
         shake: seed of other states that all generators are put into after the reset.
     """
     latent = episode.reset()
-    seen = [Seen((), copy.deepcopy(episode.observation), tuple(latent), 0.0, False)]
+    seen = [Seen((), _copied(episode.observation), tuple(latent), 0.0, False)]
     with nullcontext() if shake is None else shaken(episode.source, shake):
         for i, action in enumerate(path, start=1):
             latent, reward, ended = episode.step(action)
-            seen.append(Seen(tuple(path[:i]), copy.deepcopy(episode.observation), tuple(latent), reward, ended))
+            seen.append(Seen(tuple(path[:i]), _copied(episode.observation), tuple(latent), reward, ended))
     return seen
+
+
+def _copied(observation: object) -> object:
+    """What an environment that uses its buffer again does not change."""
+    return np.array(observation) if isinstance(observation, memoryview) else copy.deepcopy(observation)
 
 
 def draws(episode: Episode, path: Sequence[int]) -> bool:
