@@ -39,12 +39,12 @@ KINDS = (
 def require_file(path: Path, what: str = "a file of tensors") -> None:
     """Raises CheckpointError unless there is a file that can be read at all."""
     if not path.is_file():
-        instead = "a folder" if path.is_dir() else "something else" if path.exists() else ""
-        raise CheckpointError(
-            expected=what,
-            got=f"no file {printable(path)}{instead and f', but {instead}'}",
-            cause="the folder of a run, not its policy.safetensors" if instead else "a typo, or a run not finished",
-        )
+        instead, cause = "", "a typo, or a run not finished"
+        if path.is_dir():
+            instead, cause = ", but a folder", "the folder of a run, not its policy.safetensors"
+        elif path.exists():
+            instead, cause = ", but a device or a pipe", "another path was meant"
+        raise CheckpointError(expected=what, got=f"no file {printable(path)}{instead}", cause=cause)
 
 
 def require_known(beginning: bytes, size: int, path: Path) -> None:

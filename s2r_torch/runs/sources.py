@@ -21,6 +21,7 @@ from typing import Any
 import s2r_torch
 
 PACKAGE = Path(s2r_torch.__file__).parent
+MOST = 32  # folders in which files that a module names are looked for
 
 
 def sources(things: list[Any]) -> list[Path]:
@@ -79,11 +80,20 @@ def _installed(top: str) -> dict[str, str]:
 
 
 def _data(tree: ast.AST, folder: Path) -> Iterator[Path]:
-    """Files in a module's folder, or where the command was started, that a text of the module names."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "." in node.value.strip("."):
+    """Files in a module's folder, or where the command was started, that a text of the module names.
+
+    Also in folders below them that other texts name: `here / "data" / "gain.txt"`, in whatever way they are joined.
+    """
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    folders = [folder, Path.cwd()]
+    for place in folders:  # which grows
+        for text in sorted(texts):
             with suppress(OSError, ValueError):  # no name of a file at all
-                yield from (path for path in (folder / node.value, Path(node.value).absolute()) if path.is_file())
+                below = text.strip(".") and not Path(text).is_absolute() and (place / text).is_dir()
+                if below and place / text not in folders and len(folders) < MOST:
+                    folders.append(place / text)
+                elif "." in text.strip(".") and (place / text).is_file():
+                    yield place / text
 
 
 def _parsed(path: Path) -> ast.AST:

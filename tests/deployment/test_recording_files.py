@@ -88,6 +88,18 @@ def test_columns_are_known_by_name_and_others_are_not_looked_at(tmp_path):
     assert recording.x.tolist() == [[[0.5, 1.5], [1.5, 2.5], [2.5, 3.5]]]
 
 
+def test_a_cell_of_any_length_in_another_column(tmp_path):
+    lines = GOOD.splitlines()
+    text = "\n".join([lines[0] + ",image", lines[1] + "," + "x" * 200_000, *(line + "," for line in lines[2:])]) + "\n"
+    limit = csv.field_size_limit(5)  # as another library may have left it
+    try:
+        found = read_recording(log(tmp_path, text), SPEC)
+        assert csv.field_size_limit() == 5
+    finally:
+        csv.field_size_limit(limit)
+    assert torch.equal(found.x, read_recording(log(tmp_path), SPEC).x)
+
+
 def test_what_spreadsheets_and_data_frames_do(tmp_path):
     plain = read_recording(log(tmp_path), SPEC)
     for text in (

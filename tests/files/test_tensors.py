@@ -143,7 +143,7 @@ def test_what_is_no_file_at_all(tmp_path):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name, words in {
         "": "but a folder",
-        "pipe": "but something else",
+        "pipe": "but a device or a pipe; likely cause: another path",
         "loop": "no file",
         "x" * 300: "File name",
     }.items():

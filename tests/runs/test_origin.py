@@ -4,6 +4,7 @@ import functools
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.smoke import small_settings
@@ -25,6 +26,7 @@ def step(theta, place, action):
 
 
 MAP = "rail_map.txt"
+GAIN = ("rail_data", "deep", "gain.txt")  # as Path(__file__).parent.joinpath(*GAIN)
 
 
 @register_family("rail_of_test")
@@ -47,6 +49,8 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "rail_numbers.py").write_text("SHARE = 1.0\n")
     (tmp_path / "rail_map.txt").write_text("1 0 1\n")
     (tmp_path / "not_named.txt").write_text("1\n")
+    (tmp_path / "rail_data" / "deep").mkdir(parents=True)
+    (tmp_path / "rail_data" / "deep" / "gain.txt").write_text("1\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(FAMILIES, "_known", dict(FAMILIES._known))
     importlib.import_module("rail_of_test")
@@ -56,7 +60,9 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("registered", [True, False])
-@pytest.mark.parametrize("file", ["rail_of_test.py", "rail_parts.py", "rail_numbers.py", "rail_map.txt"])
+@pytest.mark.parametrize(
+    "file", ["rail_of_test.py", "rail_parts.py", "rail_numbers.py", "rail_map.txt", "rail_data/deep/gain.txt"]
+)
 def test_an_edited_file_of_the_user_is_another_run(folder, file, registered):
     settings, family = small_settings(), make_family("rail_of_test")
     if not registered:
@@ -67,7 +73,7 @@ def test_an_edited_file_of_the_user_is_another_run(folder, file, registered):
     path = folder / file
     path.write_text(path.read_text().replace("1", "-1"))
     (changed,) = differences(before, origin_of(settings, family))
-    assert changed.startswith(f"code.{file.removesuffix('.py')} (")
+    assert changed.startswith(f"code.{Path(file).name.removesuffix('.py')} (")
 
 
 def test_another_version_of_a_package_that_a_family_imports_is_another_run(folder, monkeypatch):

@@ -95,6 +95,7 @@ def _rows(text: str, path: Path) -> tuple[list[list[str]], list[int]]:
     """The rows that are not blank, and the line that each begins at."""
     rows, lines, line = [], [], 1
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    limit = csv.field_size_limit(len(text))  # for the whole process
     try:
         for row in reader:
             if any(map(str.strip, row)):
@@ -106,6 +107,8 @@ def _rows(text: str, path: Path) -> tuple[list[list[str]], list[int]]:
         if "," not in first:
             _check_header([first], 1, "utf-8")
         raise damaged(path, f"{error} at line {line}", "a quotation mark that is not closed, or a stray one") from error
+    finally:
+        csv.field_size_limit(limit)
     return rows, lines
 
 
