@@ -88,14 +88,15 @@ class PCIDLearner:
             labels = decoders[-1](seen.x[0, :, step - 1]) * A + seen.actions[0, :, step - 1]
             decoders.append(Decoder.fit(seen.x[0, :, step], labels, decoders[-1].size * A, self.most_states))
             logged.append(seen)
-        tables = plan(decoders, logged, A, goal=None)
+        tables = plan([counted(decoders, logged, A, step) for step in range(H)])
         return lambda step, x: tables[step][decoders[step](x)]
 
 
 def explore_layer(world: Guard, decoders: Sequence, logged: Sequence[Rollouts], n: int, seed: Seed) -> Rollouts:
     """n episodes to the states of the deepest decoded layer, evenly; from there on actions are uniform."""
     deepest, A = len(decoders) - 1, world.spec.num_actions
-    tables = [plan(decoders, logged, A, goal=state) for state in range(decoders[deepest].size)]
+    model = [counted(decoders, logged, A, step) for step in range(deepest)]
+    tables = [plan(model, goal) for goal in torch.eye(decoders[deepest].size, dtype=torch.float64)]
     generator = seed.child("actions", *world.ids).generator()
     target = torch.randint(len(tables), (n,), generator=generator)
 
@@ -108,23 +109,17 @@ def explore_layer(world: Guard, decoders: Sequence, logged: Sequence[Rollouts], 
     return rollout(world, act, n, seed)
 
 
-def plan(decoders: Sequence, logged: Sequence[Rollouts], num_actions: int, goal: int | None) -> list[Tensor]:
+def plan(model: Sequence[tuple[Tensor, Tensor]], worth: Tensor | None = None) -> list[Tensor]:
     """The best actions, one [states] per decoded layer, by dynamic programming on counts.
 
     Args:
-        decoders: of layers 0 .. h.
-        logged: all episodes so far.
-        num_actions: A.
-        goal: a state of layer h to be reached; None for the most reward.
+        model: rewards [k, A] and moves [k, A, k'] of layers, from the first one on (`counted`).
+        worth: `[k']` what the states after these layers are worth, instead of all rewards before; None for rewards.
     """
-    following = torch.zeros(decoders[-1].size, dtype=torch.float64)
-    if goal is not None:
-        following[goal] = 1.0
+    following = torch.zeros(1, dtype=torch.float64) if worth is None else worth
     tables: list[Tensor] = []
-    for step in reversed(range(len(decoders) - (goal is not None))):
-        rewards, moves = counted(decoders, logged, num_actions, step)
-        Q = moves @ following if step + 1 < len(decoders) else torch.zeros_like(rewards)
-        Q = Q + rewards if goal is None else Q
+    for rewards, moves in reversed(model):
+        Q = moves @ following + (rewards if worth is None else 0.0)
         tables.append(Q.argmax(-1))
         following = Q.amax(-1)
     return tables[::-1]

@@ -83,9 +83,10 @@ def test_counts_and_plans_by_hand():
     rewards, moves = counted(decoders, logged, 2, 0)
     assert rewards.tolist() == [[0.0, 0.0]] and moves.tolist() == [[[1.0, 0.0], [0.0, 1.0]]]
     assert counted(decoders, logged, 2, 1)[0].tolist() == [[0.2, 0.0], [0.1, 0.75]]
-    assert [t.tolist() for t in plan(decoders, logged, 2, goal=None)] == [[1], [0, 1]]
-    assert [t.tolist() for t in plan(decoders, logged, 2, goal=0)] == [[0]]
-    assert [t.tolist() for t in plan(decoders, logged, 2, goal=1)] == [[1]]
+    model = [counted(decoders, logged, 2, step) for step in (0, 1)]
+    assert [t.tolist() for t in plan(model)] == [[1], [0, 1]]
+    for goal, worth in enumerate(torch.eye(2, dtype=torch.float64)):
+        assert [t.tolist() for t in plan(model[:1], worth)] == [[goal]]
 
 
 def test_labels_that_tell_nothing_leave_one_state():
