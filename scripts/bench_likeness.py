@@ -27,6 +27,7 @@ from torch import Tensor
 
 from s2r_torch.assurance.rehearsal import make_reference
 from s2r_torch.base import Path as Actions
+from s2r_torch.base import StateGraph
 from s2r_torch.coverage import edges_of, path_cover, walked_edges
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
@@ -41,7 +42,7 @@ from s2r_torch.deployment.policy_file import load_policy_file
 from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.errors import ObservationError
 from s2r_torch.families import make_family
-from s2r_torch.families.contract import Family
+from s2r_torch.families.contract import Family, KnowsGraph
 from s2r_torch.families.encoded import EncodedFamily
 from s2r_torch.families.frozenlake import MAP
 from s2r_torch.predictors.ensemble import Ensemble
@@ -114,14 +115,20 @@ class Site:
         return self.family.name == "frozenlake"
 
     @cached_property
+    def whole(self) -> StateGraph:
+        """Where all action paths lead, those that a pruned policy does not look at, too; the family's own numbers."""
+        known = self.family.known_graph() if isinstance(self.family, KnowsGraph) else None
+        return self.policy.problem.graph if known is None else known
+
+    @cached_property
     def latents(self) -> Tensor:
         """Latent numbers [xi, l] of every state, of a family that replays dynamics."""
         graph, nodes = self.family._merged
-        self.policy.problem.graph.require_same(graph)
+        self.whole.require_same(graph)
         return self.family._tree.latent(nodes)
 
     def place(self, path: Actions) -> Place:
-        return lake_cell(path, MAP) if self.is_lake else self.policy.problem.graph.end(path)
+        return lake_cell(path, MAP) if self.is_lake else self.whole.end(path)
 
     @cached_property
     def passed(self) -> list[Actions]:
@@ -309,9 +316,10 @@ def _bent(site: Site, rng: random.Random, edges: set[tuple[int, int]]) -> dict |
     if not others:
         return None
     edge, other = rng.choice(others)
-    bent = replace(graph, next_state=graph.next_state.clone())
-    bent.next_state[edge] = other
-    return {"place": lambda path: site.place(graph.paths[bent.end(path)])}
+    whole, (state, action) = site.whole, edge
+    bent = replace(whole, next_state=whole.next_state.clone())
+    bent.next_state[whole.end(graph.paths[state]), action] = whole.end(graph.paths[other])
+    return {"place": lambda path: site.place(whole.paths[bent.end(path)])}
 
 
 def hole_added(site: Site, theta: Tensor, rng: random.Random) -> dict | None:
@@ -332,6 +340,8 @@ def _lake(site: Site, rng: random.Random, old: str, new: str) -> dict | None:
         rows[row][column] = new
         if any(lake_cell(path, rows) != lake_cell(path, MAP) for path in site.passed):
             maps.append(rows)
+    if not maps:  # a pruned policy may pass no such cell
+        return None
     chosen = rng.choice(maps)
     return {"place": lambda path: lake_cell(path, chosen)}
 
