@@ -155,15 +155,14 @@ def _class(summary: Summary) -> list[tuple[str, str]]:
     )
     fate = {True: "survives", False: "was eliminated"}
     known = [] if ensemble.f_star_survives is None else [("f*", fate[ensemble.f_star_survives])]
-    return [("class F", text), *known, ("sizes buy", _bought(summary))]
+    trained = ensemble.f_star_survives is None  # holds no f*: what it is worth is certified, not derived
+    return [("class F", text), *known, *([] if trained else [("sizes buy", _bought(summary))])]
 
 
 def _bought(summary: Summary) -> str:
     """What the theorems say about this run's sample sizes, and what its survivors show (theory.md 2.5, 2.7)."""
     found, survive = summary.elimination.bought, summary.ensemble.f_star_survives
     before = f"for a class that holds f*, rule sharp: within {found.before:.3g} of V*{_nothing(found.before)}"
-    if survive is None:
-        return f"{before}; F is trained and holds no f*, so what it is worth is certified, not derived"
     if found.after is None:
         return (
             f"{before}; {found.unlearned} states were not learned, so survivors show nothing (method=sweep learns all)"
@@ -228,7 +227,7 @@ def _promise(certificate: Certificate) -> str:
     """The promises in one line; `certificate.txt` has the page."""
     most = f"; at least {certificate.share:.0%} of worlds reach {certificate.share_value:.3f}"
     return (
-        f"mean over worlds >= {certificate.value_lower:.4f}"
+        f"mean over the prior >= {certificate.value_lower:.4f}"
         f"{most if certificate.share_value > 0 else ''}; confidence {1 - certificate.delta:.0%}, "
         f"from {certificate.simulators} fresh simulators, assuming i.i.d. theta only"
     )

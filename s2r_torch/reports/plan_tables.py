@@ -30,11 +30,16 @@ NAMES = {
     "jiang2017": "Jiang 2017, Sun 2019 as quoted, with reward",
     "jiang2017_layered": "Jiang 2017, Sun 2019, rank max |S_h|, with reward",
 }
+LETTERS = (
+    "H steps, at most S states in a layer, A actions, F predictors, w action sequences that pass all states; wanted: "
+    "within epsilon of V*, with probability 1 - delta. Densities of d numbers, alpha times smooth with constant C_dist, "
+    "states zeta apart; predictors Lipschitz in them with C_L. Each is a setting."
+)
 SPREADS = (0.5, 0.3, 0.1)  # of values over simulators
 
 
 def show(console: Console, setting: Setting, plans: dict[str, Plan], curves: Curves, path: str | None) -> None:
-    console.print("", headline(setting), "", sep="\n", highlight=False)
+    console.print("", headline(setting), "", LETTERS, "", sep="\n", highlight=False)
     console.print(budget_table(plans), "")
     console.print(order_table(setting), "")
     console.print(rival_table(setting), "")
@@ -62,6 +67,7 @@ def answer(name: str, curve: Looking | None, epsilon: float) -> str:
 
 
 def headline(setting: Setting) -> str:
+    """The problem that is planned for, in letters (`LETTERS`)."""
     return (
         f"H = {setting.horizon}, S = {setting.max_states_per_layer}, A = {setting.num_actions}, "
         f"F = {number(setting.num_members)}, w = {setting.cover_width}, "
