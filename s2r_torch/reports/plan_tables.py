@@ -32,8 +32,8 @@ NAMES = {
 }
 LETTERS = (
     "H steps, at most S states in a layer, A actions, F predictors, w action sequences that pass all states; wanted: "
-    "within epsilon of V*, with probability 1 - delta. Densities of d numbers, alpha times smooth with constant C_dist, "
-    "states zeta apart; predictors Lipschitz in them with C_L. Each is a setting."
+    "within epsilon of V*, with probability 1 - delta. Densities of d numbers, alpha times smooth with constant "
+    "C_dist, states zeta apart; predictors Lipschitz in them with C_L. Each is a setting."
 )
 SPREADS = (0.5, 0.3, 0.1)  # of values over simulators
 
