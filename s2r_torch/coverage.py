@@ -33,9 +33,9 @@ import scipy
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, StateGraph
 from s2r_torch.errors import SettingError
 from s2r_torch.given import taking
+from s2r_torch.graph import Path, StateGraph
 
 Edge = tuple[int, int]  # a state and an action that leads to a next state
 Walks = tuple[tuple[Path, int], ...]  # sequences of actions, and how many episodes of each

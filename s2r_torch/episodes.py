@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from s2r_torch.arrays import check_shape
-from s2r_torch.base import Path, ProblemSpec, Simulators, after
+from s2r_torch.base import ProblemSpec, Simulators
 from s2r_torch.errors import ObservationError, RewardError, S2RError, SettingError, SimulatorError
 from s2r_torch.given import refuse_kind, require_having, taking
+from s2r_torch.graph import Path, after
 from s2r_torch.held import faults_of, untouched
 from s2r_torch.plain import require_count
 from s2r_torch.rng import Seed

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.base import ProblemSpec
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.given import taking
+from s2r_torch.graph import StateGraph
 
 
 @taking()

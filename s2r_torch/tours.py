@@ -18,9 +18,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, StateGraph
 from s2r_torch.coverage import edge_cover, edges_of, fewest_walks
 from s2r_torch.episodes import Guard, Transitions
+from s2r_torch.graph import Path, StateGraph
 from s2r_torch.rng import Seed
 
 

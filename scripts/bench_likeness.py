@@ -26,8 +26,6 @@ from rich.table import Table
 from torch import Tensor
 
 from s2r_torch.assurance.rehearsal import make_reference
-from s2r_torch.base import Path as Actions
-from s2r_torch.base import StateGraph
 from s2r_torch.coverage import edges_of, path_cover, walked_edges
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
@@ -45,6 +43,8 @@ from s2r_torch.families import make_family
 from s2r_torch.families.contract import Family, KnowsGraph
 from s2r_torch.families.encoded import EncodedFamily
 from s2r_torch.families.frozenlake import MAP
+from s2r_torch.graph import Path as Actions
+from s2r_torch.graph import StateGraph
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.nets.architectures import LookupNet
 from s2r_torch.problem import Problem

@@ -19,13 +19,13 @@ import scipy
 import torch
 from torch import Tensor
 
-from s2r_torch.base import StateGraph
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.kernels import Kernel, make_kernel
 from s2r_torch.density.radius import bias_constant, radius_at_nodes
 from s2r_torch.families.mixture.family import HALF_WIDTH, Mixture
 from s2r_torch.families.mixture.predictors import MixturePredictors
 from s2r_torch.families.noise import bump_density
+from s2r_torch.graph import StateGraph
 
 MOST_READINGS = 2**52  # float64 counts them
 AT_ONCE = 2**21  # numbers of densities

@@ -16,6 +16,7 @@ LAYERS = (
     (
         "arrays",
         "base",
+        "graph",
         "errors",
         "rng",
         "registry",

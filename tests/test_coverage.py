@@ -6,9 +6,9 @@ import random
 import pytest
 import torch
 
-from s2r_torch.base import StateGraph
 from s2r_torch.coverage import assigned, edge_cover, edges_of, fewest_walks, path_cover, walked_edges
 from s2r_torch.errors import SettingError
+from s2r_torch.graph import StateGraph
 
 
 def random_graph(seed):

@@ -12,7 +12,7 @@ import torch
 from support.policies import policy_of
 
 from s2r_torch.assurance.rehearsal import rehearse
-from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.base import ProblemSpec
 from s2r_torch.coverage import path_cover
 from s2r_torch.defaults import trainable
 from s2r_torch.density.estimator import DensityEstimator, DensityStream
@@ -31,6 +31,7 @@ from s2r_torch.families.layered import depth_first
 from s2r_torch.families.sensors import AffineSensor, uniform_prior
 from s2r_torch.files.whole import fixed_path
 from s2r_torch.given import taking
+from s2r_torch.graph import StateGraph
 from s2r_torch.learning.estimator import make_estimator
 from s2r_torch.planner.certification import certification_slack
 from s2r_torch.predictors.acting import GroupActor

@@ -30,10 +30,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from s2r_torch.base import START, Path, StateGraph
 from s2r_torch.density.patches import Densities
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Guard
+from s2r_torch.graph import START, Path, StateGraph
 from s2r_torch.rng import Seed
 from s2r_torch.schema import Range, Settings, Several, Share, Size
 from s2r_torch.student import half_width

@@ -29,7 +29,6 @@ from s2r_torch.assurance.findings import (
     DiagnosticSettings,
     Finding,
 )
-from s2r_torch.base import StateGraph, told
 from s2r_torch.coverage import near_readings
 from s2r_torch.density.bands import sup_band
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
@@ -37,6 +36,7 @@ from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.patches import Densities, dense
 from s2r_torch.episodes import Guard
 from s2r_torch.errors import SettingError
+from s2r_torch.graph import StateGraph, told
 from s2r_torch.learning.drawing import decisions, readings
 from s2r_torch.learning.estimator import density_at, patches_at
 from s2r_torch.learning.exploration import Exploration

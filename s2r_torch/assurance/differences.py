@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from s2r_torch.assurance.findings import DOUBTFUL, PLAUSIBLE, SILENT, VIOLATED, DiagnosticSettings, Finding
-from s2r_torch.base import StateGraph, told
 from s2r_torch.density.patches import Densities
 from s2r_torch.episodes import Transitions
+from s2r_torch.graph import StateGraph, told
 from s2r_torch.learning.calibration import tabulated
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.student import half_width, p_above

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path
 from s2r_torch.comparators.contract import UNLABELLED, Access, Attempt, Known, Worlds, register_comparator
 from s2r_torch.comparators.policies import Pointwise, StateAware
 from s2r_torch.coverage import path_cover
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import Family, Likelihood, known_truth
+from s2r_torch.graph import Path
 from s2r_torch.schema import Settings, Size
 
 

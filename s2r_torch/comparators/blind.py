@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from s2r_torch.base import Path
 from s2r_torch.comparators.contract import Access, Attempt, Drawn, Known, Worlds, register_comparator
 from s2r_torch.comparators.open_loop import best_action_list
 from s2r_torch.comparators.policies import follow
 from s2r_torch.comparators.policy_search import GridPolicy, PolicySearch
 from s2r_torch.episodes import Act, rollout
+from s2r_torch.graph import Path
 from s2r_torch.schema import Settings, Size
 
 

@@ -32,7 +32,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, StateGraph
 from s2r_torch.comparators.policies import each
 from s2r_torch.defaults import plain_torch
 from s2r_torch.deployment.policy import MetaPolicy
@@ -41,6 +40,7 @@ from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import GroundTruth, users
 from s2r_torch.families.draws import Draws
 from s2r_torch.given import refuse_kind, taking
+from s2r_torch.graph import Path, StateGraph
 from s2r_torch.held import faults_of, untouched
 from s2r_torch.plain import as_python, is_real, require_count
 from s2r_torch.predictors.ensemble import Ensemble

@@ -19,12 +19,12 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, StateGraph
 from s2r_torch.comparators.contract import UNLABELLED, Access, Attempt, Known, Worlds, register_comparator
 from s2r_torch.comparators.policies import Pointwise, StateAware
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.families.contract import GroundTruth, known_truth
 from s2r_torch.families.exact import optimal
+from s2r_torch.graph import Path, StateGraph
 from s2r_torch.learning.estimator import estimate_densities
 from s2r_torch.schema import Range, Settings, Size
 

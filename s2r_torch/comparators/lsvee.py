@@ -13,13 +13,13 @@ from typing import Annotated, ClassVar
 
 import torch
 
-from s2r_torch.base import START, Path, StateGraph
 from s2r_torch.comparators.bank import Bank, bank_of
 from s2r_torch.comparators.contract import Access, Attempt, Known, Worlds, register_comparator
 from s2r_torch.density.patches import Densities
 from s2r_torch.episodes import Act, Guard
 from s2r_torch.errors import SettingError
 from s2r_torch.families.layered import depth_first
+from s2r_torch.graph import START, Path, StateGraph
 from s2r_torch.learning.elimination import Elimination, Judges, Knowledge, dfs_learn
 from s2r_torch.learning.learn_on_simulators import Choice, learn_on_simulators
 from s2r_torch.learning.rules import RULES

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from s2r_torch.base import Path, StateGraph
 from s2r_torch.comparators.contract import Access, Attempt, Known, Worlds, register_comparator
 from s2r_torch.comparators.policies import follow
 from s2r_torch.episodes import Transitions
 from s2r_torch.families.exact import best_list
+from s2r_torch.graph import Path, StateGraph
 
 
 def best_action_list(graph: StateGraph, samples: Sequence[Transitions]) -> Path:

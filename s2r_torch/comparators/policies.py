@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, StateGraph
 from s2r_torch.episodes import Act
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import GroundTruth
 from s2r_torch.families.exact import action_values
+from s2r_torch.graph import Path, StateGraph
 
 
 @dataclass(frozen=True, eq=False)

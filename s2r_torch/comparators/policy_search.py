@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from s2r_torch.base import StateGraph
 from s2r_torch.density.grid import DensityGrid, look_up
 from s2r_torch.episodes import Act, Transitions
+from s2r_torch.graph import StateGraph
 
 PRIOR = 1.0  # readings that the mean over a step counts for, at every node
 

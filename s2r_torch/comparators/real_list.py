@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, StateGraph
 from s2r_torch.comparators.contract import REWARDED, Access, Attempt, Known, Worlds, register_comparator
 from s2r_torch.comparators.policies import follow_each
 from s2r_torch.coverage import path_cover
 from s2r_torch.episodes import Rollouts
 from s2r_torch.families.exact import best_list
+from s2r_torch.graph import Path, StateGraph
 from s2r_torch.schema import Settings, Size
 
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, StateGraph
 from s2r_torch.comparators.contract import Access, Attempt, Known, Worlds, register_comparator
 from s2r_torch.comparators.policies import follow
 from s2r_torch.episodes import Act, Guard, Transitions, rollout
 from s2r_torch.families.exact import best_list
+from s2r_torch.graph import Path, StateGraph
 from s2r_torch.rng import Seed
 from s2r_torch.schema import Positive, Settings, Size
 

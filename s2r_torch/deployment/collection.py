@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path as Actions
-from s2r_torch.base import StateGraph, UnlabelledWorld
+from s2r_torch.base import UnlabelledWorld
 from s2r_torch.coverage import Walks, assigned, fewest_walks, passages, passes
 from s2r_torch.deployment.recording.episodes import Recording
+from s2r_torch.graph import Path as Actions
+from s2r_torch.graph import StateGraph
 from s2r_torch.held import faults_of
 
 

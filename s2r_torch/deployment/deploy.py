@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, ProblemSpec, UnlabelledWorld, after, spelt
+from s2r_torch.base import ProblemSpec, UnlabelledWorld
 from s2r_torch.coverage import passages, passes
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.patches import Densities
@@ -32,6 +32,7 @@ from s2r_torch.deployment.stopping import Stopping, look
 from s2r_torch.episodes import Ledger
 from s2r_torch.errors import ObservationError, RecordingError, SettingError, UnlikeSimulatorsError
 from s2r_torch.given import refuse_kind, require_having, taking
+from s2r_torch.graph import Path, after, spelt
 from s2r_torch.plain import require_count
 
 LEAST_SHARE = 0.25  # of n_real: half of it is missing in every state, and the noise of D_real doubles

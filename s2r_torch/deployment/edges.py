@@ -22,13 +22,13 @@ import scipy
 import torch
 from torch import Tensor
 
-from s2r_torch.base import StateGraph, after, spelt
 from s2r_torch.coverage import Edge, Walks, edge_cover, edges_of, walked_edges
 from s2r_torch.deployment.collection import Collection
 from s2r_torch.deployment.likeness import CONSISTENT, DOUBT, DOUBTFUL, REFUSE, REFUSED, UNTESTED
 from s2r_torch.deployment.policy import MetaPolicy, Policy
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.errors import SettingError
+from s2r_torch.graph import StateGraph, after, spelt
 from s2r_torch.predictors.nets.net import slices
 
 CHECKS = ("auto", "cover", "edges")

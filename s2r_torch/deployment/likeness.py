@@ -30,12 +30,12 @@ import scipy
 import torch
 from torch import Tensor
 
-from s2r_torch.base import after
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.patches import Densities, Patches, dense, heights
 from s2r_torch.deployment.factors import Factors, fit_factors
 from s2r_torch.deployment.summaries import named_summaries, summaries
 from s2r_torch.errors import SettingError
+from s2r_torch.graph import after
 from s2r_torch.problem import Problem
 
 CONSISTENT, DOUBTFUL, REFUSED, UNTESTED = "consistent", "doubtful", "refused", "untested"

@@ -20,11 +20,12 @@ import torch
 from torch import Tensor
 
 from s2r_torch.arrays import check_shape
-from s2r_torch.base import UnlabelledWorld, after
+from s2r_torch.base import UnlabelledWorld
 from s2r_torch.defaults import defaults_now, torch_with
 from s2r_torch.deployment.ranges import within
 from s2r_torch.episodes import Ledger
 from s2r_torch.errors import ObservationError, S2RError, SettingError, SimulatorError
+from s2r_torch.graph import after
 from s2r_torch.plain import require_count
 from s2r_torch.signals import handled, handlers, our_signals
 from s2r_torch.text import printable

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from s2r_torch.base import ProblemSpec, spelt
+from s2r_torch.base import ProblemSpec
 from s2r_torch.deployment.recording.csv_files import WIDE, lines_of
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.deployment.recording.files import KEYS, columns_of, read_recording, sensor_columns, write_recording
@@ -27,6 +27,7 @@ from s2r_torch.episodes import Ledger
 from s2r_torch.errors import FileError, RecordingError
 from s2r_torch.files.locks import locked
 from s2r_torch.files.whole import Appended, fixed_path, probe, real_path, removed, write_bytes, write_text
+from s2r_torch.graph import spelt
 from s2r_torch.text import printable
 
 COLLECTING = "collecting"

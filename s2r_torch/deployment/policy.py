@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.arrays import check_shape, require_numbers, unmasked
-from s2r_torch.base import Path, ProblemSpec, after
+from s2r_torch.base import ProblemSpec
 from s2r_torch.coverage import passes, typical
 from s2r_torch.defaults import full_precision, plain_torch
 from s2r_torch.density.estimator import DensityEstimator
@@ -27,6 +27,7 @@ from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.encoders.encoding import Encoding
 from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.given import refuse_kind, require_having, taking, without
+from s2r_torch.graph import Path, after
 from s2r_torch.predictors.acting import Actor, actor
 from s2r_torch.predictors.ensemble import Ensemble, greedy_actions
 from s2r_torch.problem import Problem

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 import s2r_torch
-from s2r_torch.base import Path as Actions
-from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.base import ProblemSpec
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
@@ -35,6 +34,8 @@ from s2r_torch.errors import CheckpointError, S2RError
 from s2r_torch.files import tensors as tensor_files
 from s2r_torch.files.whole import require_ours
 from s2r_torch.given import require_having, taking
+from s2r_torch.graph import Path as Actions
+from s2r_torch.graph import StateGraph
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.registry import group_class
 from s2r_torch.problem import Problem

@@ -11,9 +11,10 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from s2r_torch.base import ProblemSpec, Simulators, StateGraph, UnlabelledWorld
+from s2r_torch.base import ProblemSpec, Simulators, UnlabelledWorld
 from s2r_torch.errors import S2RError, SettingError, SimulatorError
 from s2r_torch.given import refuse_kind, require_having
+from s2r_torch.graph import StateGraph
 from s2r_torch.text import printable
 
 WEIGHED = 1e-4  # from 1, of the sum of weights

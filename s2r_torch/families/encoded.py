@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Simulators, StateGraph, UnlabelledWorld
+from s2r_torch.base import Simulators, UnlabelledWorld
 from s2r_torch.encoders.encoding import Encoding
 from s2r_torch.families.contract import Family, GroundTruth, KnowsGraph
+from s2r_torch.graph import StateGraph
 
 AT_ONCE = 2**22  # raw numbers of a ground truth that are held at once
 IN_CACHE = 2**20  # raw numbers of simulators that are held at once: 4 MiB

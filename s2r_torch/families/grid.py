@@ -23,7 +23,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.base import ProblemSpec
 from s2r_torch.defaults import plainly
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import GroundTruth
@@ -39,6 +39,7 @@ from s2r_torch.families.likelihood import midpoints, offset_evidence
 from s2r_torch.families.noise import require_smoothness
 from s2r_torch.families.sensors import AffineSensor
 from s2r_torch.given import taking
+from s2r_torch.graph import StateGraph
 from s2r_torch.plain import require_count
 
 TREASURE, SAFE = 0.9, 0.5

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from s2r_torch.arrays import real_tensor
-from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.base import ProblemSpec
 from s2r_torch.defaults import plainly
 from s2r_torch.episodes import require_actions, require_episodes, require_generator, require_generators
 from s2r_torch.errors import SettingError
 from s2r_torch.families.noise import bernoulli
+from s2r_torch.graph import StateGraph
 from s2r_torch.held import faults_of
 from s2r_torch.plain import as_python
 from s2r_torch.text import printable

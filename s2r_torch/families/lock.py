@@ -20,7 +20,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.base import ProblemSpec
 from s2r_torch.defaults import plainly
 from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import GroundTruth
@@ -35,6 +35,7 @@ from s2r_torch.families.layered import (
 from s2r_torch.families.likelihood import midpoints, offset_evidence
 from s2r_torch.families.noise import bump_draws, bump_nodes, require_smoothness
 from s2r_torch.given import taking
+from s2r_torch.graph import StateGraph
 from s2r_torch.plain import require_count
 
 A_, B_, DEAD = 0, 1, 2  # numbers of the states within their layer

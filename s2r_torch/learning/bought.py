@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from s2r_torch.base import StateGraph
+from s2r_torch.graph import StateGraph
 from s2r_torch.learning.elimination import Knowledge
 from s2r_torch.planner.budget import Budget, accuracy_of
 

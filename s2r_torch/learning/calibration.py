@@ -28,9 +28,9 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from s2r_torch.base import START, StateGraph
 from s2r_torch.density.patches import Densities
 from s2r_torch.episodes import Guard, Transitions, rollout
+from s2r_torch.graph import START, StateGraph
 from s2r_torch.learning.rules import Evidence, RuleSettings, calibrated
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from s2r_torch import tours
-from s2r_torch.base import StateGraph
 from s2r_torch.episodes import Guard, Transitions
+from s2r_torch.graph import StateGraph
 from s2r_torch.rng import Seed
 from s2r_torch.workers.simulators import in_parts, map_simulators
 

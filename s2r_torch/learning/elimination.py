@@ -14,10 +14,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from s2r_torch.base import StateGraph, told
 from s2r_torch.density.patches import Densities
 from s2r_torch.episodes import Guard
 from s2r_torch.errors import RealizabilityError, SettingError
+from s2r_torch.graph import StateGraph, told
 from s2r_torch.learning.rules import Evidence, RuleSettings, a_posteriori_accuracy, rule_named
 from s2r_torch.learning.samples import Samples, Shared
 from s2r_torch.planner.budget import Budget

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, StateGraph
 from s2r_torch.density.bandwidth import SHRINK, lepski_bandwidth, paper_bandwidth, pilot_scale, reference_bandwidth
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import MAX_NODES, DensityGrid
@@ -21,6 +20,7 @@ from s2r_torch.density.patches import Patches
 from s2r_torch.density.samples import by_name
 from s2r_torch.episodes import Guard
 from s2r_torch.given import taking
+from s2r_torch.graph import Path, StateGraph
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.memory import require_memory
 from s2r_torch.rng import Seed

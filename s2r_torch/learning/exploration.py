@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, StateGraph, told
 from s2r_torch.density.bands import sup_band
 from s2r_torch.density.difference import in_parts, pooled_difference
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
 from s2r_torch.density.patches import Densities
 from s2r_torch.episodes import Guard
 from s2r_torch.errors import AmbiguousMergeError, ExplorationError
+from s2r_torch.graph import Path, StateGraph, told
 from s2r_torch.learning.estimator import density_at, estimate_patches
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.learning.walks import Walks

@@ -25,10 +25,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, StateGraph
 from s2r_torch.coverage import path_cover
 from s2r_torch.encoders.regression import Regression, statistics_of
 from s2r_torch.episodes import Guard
+from s2r_torch.graph import Path, StateGraph
 from s2r_torch.rng import Seed
 from s2r_torch.schema import Range, Settings, Size
 from s2r_torch.tours import decisions

@@ -15,8 +15,8 @@ from functools import cached_property
 
 from torch import Tensor
 
-from s2r_torch.base import StateGraph
 from s2r_torch.episodes import Guard, Transitions, observe, try_actions
+from s2r_torch.graph import StateGraph
 from s2r_torch.learning import drawing
 from s2r_torch.rng import Seed
 

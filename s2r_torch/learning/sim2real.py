@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from s2r_torch.base import START, StateGraph
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.patches import dense
 from s2r_torch.episodes import Guard
 from s2r_torch.errors import SettingError
+from s2r_torch.graph import START, StateGraph
 from s2r_torch.learning.calibration import density_b_bar
 from s2r_torch.learning.elimination import Elimination, Judges, Knowledge, dfs_learn
 from s2r_torch.learning.exploration import Exploration, all_of, explore

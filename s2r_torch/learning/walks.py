@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from s2r_torch.base import Path, StateGraph
+from s2r_torch.graph import Path, StateGraph
 
 
 @dataclass(eq=False)

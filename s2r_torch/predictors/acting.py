@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from s2r_torch.arrays import check_shape
-from s2r_torch.base import PredictorGroup, StateGraph
+from s2r_torch.base import PredictorGroup
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.lookup import LookUp, by_axis, place
 from s2r_torch.density.patches import dense
+from s2r_torch.graph import StateGraph
 from s2r_torch.predictors.nets.net import Net
 
 ROWS = 2**14  # readings evaluated at once, so that memory does not grow with them

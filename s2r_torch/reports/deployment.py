@@ -9,11 +9,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from s2r_torch.base import spelt
 from s2r_torch.deployment.edges import NO_CHECK, most_walks
 from s2r_torch.deployment.likeness import CONSISTENT, DOUBTFUL, REFUSED, UNTESTED
 from s2r_torch.deployment.outcome import Deployment, span
 from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.graph import spelt
 from s2r_torch.runs.deploying import Deployed, Site
 from s2r_torch.text import printable
 

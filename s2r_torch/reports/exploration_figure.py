@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from torch import Tensor
 
-from s2r_torch.base import Path, StateGraph, told
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.density.patches import Densities, dense
+from s2r_torch.graph import Path, StateGraph, told
 from s2r_torch.learning.exploration import Exploration
 from s2r_torch.reports.style import new_figure, some_steps
 

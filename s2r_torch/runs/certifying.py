@@ -6,12 +6,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path
 from s2r_torch.comparators.policies import follow
 from s2r_torch.episodes import Act, Guard, rollout
 from s2r_torch.errors import SettingError
 from s2r_torch.families import exact
 from s2r_torch.families.contract import Family, GroundTruth
+from s2r_torch.graph import Path
 from s2r_torch.rng import Seed
 from s2r_torch.runs.settings import RunSettings
 

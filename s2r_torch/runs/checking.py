@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from s2r_torch.base import StateGraph
 from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.families.check import Report, check_family
 from s2r_torch.families.contract import Family
 from s2r_torch.families.draws import Draws
 from s2r_torch.families.encoded import placed_alone
+from s2r_torch.graph import StateGraph
 from s2r_torch.learning.estimator import DensitySettings, make_estimator
 from s2r_torch.learning.exploration import explore
 from s2r_torch.progress import Progress

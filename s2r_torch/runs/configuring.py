@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from s2r_torch.base import PredictorGroup, StateGraph
+from s2r_torch.base import PredictorGroup
 from s2r_torch.comparators.contract import COMPARATORS
 from s2r_torch.defaults import plain_torch
 from s2r_torch.density.grid import DensityGrid
@@ -18,6 +18,7 @@ from s2r_torch.encoders.encoding import IDENTITY, MOST_FEATURES
 from s2r_torch.errors import SettingError
 from s2r_torch.families import FAMILIES, family_named
 from s2r_torch.families.contract import Family
+from s2r_torch.graph import StateGraph
 from s2r_torch.predictors.registry import NETS, net_class, variants
 from s2r_torch.predictors.training.settings import check_trainer
 from s2r_torch.problem import Problem

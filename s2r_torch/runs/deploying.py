@@ -10,8 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from s2r_torch.base import Path as Actions
-from s2r_torch.base import UnlabelledWorld, spelt
+from s2r_torch.base import UnlabelledWorld
 from s2r_torch.coverage import Walks
 from s2r_torch.defaults import plain_torch
 from s2r_torch.deployment.collection import missing_episodes
@@ -26,6 +25,8 @@ from s2r_torch.deployment.recording.files import require_empty_form
 from s2r_torch.errors import CheckpointError, FileError, S2RError, SettingError, SimulatorError, UnlikeSimulatorsError
 from s2r_torch.families import FAMILIES, exact, make_family
 from s2r_torch.families.contract import Family
+from s2r_torch.graph import Path as Actions
+from s2r_torch.graph import spelt
 from s2r_torch.registry import import_namesake, import_of_users, import_plugins, search_working_folder
 from s2r_torch.rng import Seed
 from s2r_torch.runs.deploy_settings import DeploySettings, FamilyWorld, LiveWorld, RecordedWorld

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from s2r_torch.assurance.appraisal import Appraisal
 from s2r_torch.assurance.rehearsal import policies_after
-from s2r_torch.base import StateGraph
 from s2r_torch.comparators.contract import COMPARATORS, Attempt, Worlds
 from s2r_torch.density.patches import Densities, Patches, all_rows
 from s2r_torch.deployment.deploy import deploy
@@ -21,6 +20,7 @@ from s2r_torch.errors import GraphMismatchError, SimulatorError
 from s2r_torch.families import exact
 from s2r_torch.families.contract import GroundTruth
 from s2r_torch.families.draws import Draws
+from s2r_torch.graph import StateGraph
 from s2r_torch.planner.looking import Looking
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from s2r_torch.assurance.diagnostics import rough_readings
-from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.base import ProblemSpec
 from s2r_torch.comparators.contract import COMPARATORS
 from s2r_torch.coverage import edge_cover, near_readings, passes, path_cover, typical
 from s2r_torch.density.grid import DensityGrid
@@ -25,6 +25,7 @@ from s2r_torch.density.nodes import nodes_for
 from s2r_torch.families.check.payoff import LOOKS, MOST_STATES, SIMULATORS
 from s2r_torch.families.check.truth import N_MERGE, other_edges
 from s2r_torch.families.contract import Family, KnowsGraph
+from s2r_torch.graph import StateGraph
 from s2r_torch.learning.estimator import PILOTS
 from s2r_torch.learning.pruning import on_lists, part_of, serving
 from s2r_torch.learning.walks import walks_of

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from s2r_torch.assurance.appraisal import Appraisal
 from s2r_torch.assurance.diagnostics import Diagnosis, Finding
-from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.base import ProblemSpec
 from s2r_torch.comparators.contract import COMPARATORS, Learner
 from s2r_torch.comparators.policy_search import GridPolicy
 from s2r_torch.density.estimator import DensityEstimator
@@ -25,6 +25,7 @@ from s2r_torch.errors import SettingError
 from s2r_torch.families.contract import Family
 from s2r_torch.families.encoded import EncodedFamily
 from s2r_torch.files.records import Codec, Json, Made
+from s2r_torch.graph import StateGraph
 from s2r_torch.learning.calibration import Calibration
 from s2r_torch.learning.elimination import Call, Knowledge
 from s2r_torch.learning.exploration import Exploration, Visit

@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal
 from s2r_torch.assurance.appraisal import AppraisalSettings
 from s2r_torch.assurance.certify import CertificateSettings
 from s2r_torch.assurance.diagnostics import DiagnosticSettings
-from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.base import ProblemSpec
 from s2r_torch.comparators.contract import COMPARATORS, configured, require_labels
 from s2r_torch.encoders.encoding import IDENTITY, Encoding, made
 from s2r_torch.errors import SettingError
+from s2r_torch.graph import StateGraph
 from s2r_torch.learning.calibration import CalibrationSettings
 from s2r_torch.learning.estimator import DensitySettings
 from s2r_torch.learning.pruning import PruningSettings

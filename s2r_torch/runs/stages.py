@@ -19,13 +19,14 @@ from s2r_torch.assurance.appraisal import appraise as appraise_policy
 from s2r_torch.assurance.certify import certify as certify_policy
 from s2r_torch.assurance.diagnostics import diagnose as diagnose_assumptions
 from s2r_torch.assurance.rehearsal import make_reference, rehearse
-from s2r_torch.base import PredictorGroup, StateGraph, told
+from s2r_torch.base import PredictorGroup
 from s2r_torch.comparators.attempts import attempted
 from s2r_torch.comparators.contract import COMPARATORS, Known, Worlds, fitted_learner
 from s2r_torch.comparators.open_loop import best_action_list
 from s2r_torch.coverage import path_cover
 from s2r_torch.density.patches import Patches
 from s2r_torch.deployment.policy import MetaPolicy
+from s2r_torch.graph import StateGraph, told
 from s2r_torch.learning import exploration
 from s2r_torch.learning.calibration import calibrate as calibrate_class
 from s2r_torch.learning.drawing import decisions

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 from support.known import known_on, worlds_of
 
-from s2r_torch.base import Path
 from s2r_torch.comparators import blind
 from s2r_torch.comparators.blind import Blind, BlindPolicy
 from s2r_torch.comparators.open_loop import ActionList, OpenLoop
 from s2r_torch.comparators.policies import follow
 from s2r_torch.comparators.policy_search import GridPolicy
+from s2r_torch.graph import Path
 from s2r_torch.runs.evaluation import attempt_values, best_without_looking
 
 SETTINGS = {"sweeps": 2, "simulators": 8, "n": 200}

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from s2r_torch.base import StateGraph
 from s2r_torch.comparators.policy_search import GridPolicy, PolicySearch
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.episodes import Ledger, Transitions
 from s2r_torch.families import exact, make_family
 from s2r_torch.families.draws import Draws
+from s2r_torch.graph import StateGraph
 from s2r_torch.rng import Seed
 from s2r_torch.tours import decisions
 

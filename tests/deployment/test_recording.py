@@ -5,11 +5,11 @@ import torch
 from support.logs import COVER, GRAPH, WORLD, along_cover, random_paths, record
 from support.worlds import policy_of, random_class
 
-from s2r_torch.base import after, spelt
 from s2r_torch.coverage import passages, passes
 from s2r_torch.deployment.collection import Collection, missing_episodes
 from s2r_torch.deployment.recording.episodes import Recording
 from s2r_torch.errors import RecordingError
+from s2r_torch.graph import after, spelt
 
 
 def test_every_reading_counts_for_the_state_that_its_actions_lead_to():

@@ -8,13 +8,13 @@ import pytest
 import torch
 from support.smoke import small_settings
 
-from s2r_torch.base import START
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.episodes import Ledger, rollout
 from s2r_torch.errors import SettingError
 from s2r_torch.families import make_family
 from s2r_torch.families.draws import Draws
 from s2r_torch.families.mixture.predictors import MixturePredictors
+from s2r_torch.graph import START
 from s2r_torch.learning.calibration import (
     BellmanTable,
     CalibrationSettings,

@@ -8,10 +8,10 @@ from support.worlds import Tabular, class_of, estimator_of, policy_of, random_wo
 
 from s2r_torch import memory
 from s2r_torch.assurance.rehearsal import look, policies_after
-from s2r_torch.base import after
 from s2r_torch.coverage import passages, path_cover
 from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.errors import ObservationError, SettingError
+from s2r_torch.graph import after
 from s2r_torch.learning import estimator
 from s2r_torch.learning.estimator import (
     DensitySettings,

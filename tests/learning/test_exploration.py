@@ -10,7 +10,6 @@ import pytest
 import torch
 from support.worlds import Tabular, estimator_of, layered, random_world
 
-from s2r_torch.base import after
 from s2r_torch.coverage import path_cover
 from s2r_torch.density.estimator import DensityEstimator, sup_distance
 from s2r_torch.density.grid import DensityGrid
@@ -18,6 +17,7 @@ from s2r_torch.density.kernels import make_kernel
 from s2r_torch.density.patches import dense
 from s2r_torch.episodes import Guard, Ledger, observe
 from s2r_torch.errors import AmbiguousMergeError, ExplorationError, GraphMismatchError, ObservationError, SettingError
+from s2r_torch.graph import after
 from s2r_torch.learning import estimator as exploration
 from s2r_torch.learning import exploration as searching
 from s2r_torch.learning.estimator import estimate_densities

@@ -5,13 +5,13 @@ import itertools
 import pytest
 import torch
 
-from s2r_torch.base import StateGraph
 from s2r_torch.coverage import path_cover
 from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.errors import SettingError
 from s2r_torch.families import make_family
 from s2r_torch.families.function import FunctionFamily
 from s2r_torch.families.sensors import AffineSensor, uniform_prior
+from s2r_torch.graph import StateGraph
 from s2r_torch.learning.pruning import PruningSettings, dependence, depends_on_readings, prune, serving, signal
 from s2r_torch.rng import Seed
 

@@ -7,12 +7,13 @@ import pytest
 import torch
 from support.policies import policy_of, spread
 
-from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.base import ProblemSpec
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.deployment.export import Program, reading_dtype
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.errors import LipschitzError, ObservationError, SettingError
+from s2r_torch.graph import StateGraph
 from s2r_torch.predictors import acting
 from s2r_torch.predictors.acting import GroupActor, NetActor
 from s2r_torch.predictors.ensemble import Ensemble, greedy_actions

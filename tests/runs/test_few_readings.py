@@ -7,7 +7,6 @@ import torch
 from support.policies import policy_of
 
 from s2r_torch.assurance.rehearsal import rehearse
-from s2r_torch.base import StateGraph
 from s2r_torch.coverage import passes, path_cover, typical
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.patches import heights
@@ -15,6 +14,7 @@ from s2r_torch.deployment.deploy import deploy
 from s2r_torch.episodes import Guard, Ledger
 from s2r_torch.errors import SettingError
 from s2r_torch.families import make_family
+from s2r_torch.graph import StateGraph
 from s2r_torch.progress import Silent
 from s2r_torch.rng import Seed
 from s2r_torch.runs import stages

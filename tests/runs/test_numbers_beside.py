@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.smoke import small_settings
 
-from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.base import ProblemSpec
 from s2r_torch.density.patches import dense
 from s2r_torch.deployment.deploy import deploy, deploy_recorded
 from s2r_torch.deployment.policy_file import load_policy
@@ -20,6 +20,7 @@ from s2r_torch.families.contract import GroundTruth
 from s2r_torch.families.layered import LayeredSimulators, LayeredWorld, require_theta
 from s2r_torch.families.noise import bump_draws, bump_nodes, uniforms
 from s2r_torch.families.sensors import uniform_prior
+from s2r_torch.graph import StateGraph
 from s2r_torch.rng import Seed
 from s2r_torch.runs.checking import check_for_a_run
 from s2r_torch.runs.run import execute

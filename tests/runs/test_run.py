@@ -17,7 +17,6 @@ from support.policies import certificate_by_hand
 from support.smoke import small_settings
 
 from s2r_torch.assurance.appraisal import FOLDS, Appraisal, AppraisalSettings, appraise
-from s2r_torch.base import StateGraph
 from s2r_torch.comparators.policies import follow
 from s2r_torch.coverage import typical
 from s2r_torch.deployment.policy_file import load_policy, read
@@ -27,6 +26,7 @@ from s2r_torch.families import make_family
 from s2r_torch.families.draws import Draws
 from s2r_torch.families.exact import optimal, policy_values
 from s2r_torch.families.grid import Grid
+from s2r_torch.graph import StateGraph
 from s2r_torch.learning.walks import walks_of
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.predictors.training import work

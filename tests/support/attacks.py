@@ -10,8 +10,9 @@ import copy
 import torch
 from torch import Tensor
 
-from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.base import ProblemSpec
 from s2r_torch.density.grid import DensityGrid
+from s2r_torch.graph import StateGraph
 from s2r_torch.predictors.nets.heads import HEADS
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.registry import NETS, net_class

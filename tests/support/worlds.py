@@ -14,7 +14,7 @@ import naive
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, ProblemSpec, StateGraph
+from s2r_torch.base import ProblemSpec
 from s2r_torch.coverage import path_cover
 from s2r_torch.density.estimator import DensityEstimator
 from s2r_torch.density.grid import DensityGrid
@@ -23,6 +23,7 @@ from s2r_torch.density.patches import dense
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.episodes import Guard, Ledger, observe, try_actions
 from s2r_torch.families.layered import LayeredSimulators, LayeredWorld, depth_first
+from s2r_torch.graph import Path, StateGraph
 from s2r_torch.learning.elimination import Elimination, Judges
 from s2r_torch.learning.estimator import estimate_densities
 from s2r_torch.learning.samples import Separate

@@ -25,7 +25,6 @@ import numpy as np
 import scipy
 import torch
 
-from s2r_torch.base import StateGraph, after
 from s2r_torch.density.estimator import DensityEstimator, more_than_a_share
 from s2r_torch.deployment.recording.causes import off_range
 from s2r_torch.deployment.recording.copies import copied, require_different_episodes
@@ -42,6 +41,7 @@ from s2r_torch.deployment.recording.evidence import (
     smallest_gap,
 )
 from s2r_torch.errors import ObservationError
+from s2r_torch.graph import StateGraph, after
 
 DRIFT = 1e-3  # level of the test for drift, over all sensors
 DIGITS = 11  # binary ones, of a number in half precision

@@ -5,7 +5,7 @@ its reading at step h is a sample of the state that its first h actions lead to,
 followed. Actions may even have been chosen by looking at earlier readings: given its state, a reading does not depend
 on them, so the first n readings of a state are n independent draws of its law.
 
->>> from s2r_torch.base import StateGraph
+>>> from s2r_torch.graph import StateGraph
 >>> graph = StateGraph(torch.tensor([[1, 2], [-1, -1], [-1, -1]]), torch.tensor([0, 1, 1]), ((), (0,), (1,)))
 >>> x = torch.tensor([[[0.1], [1.0]], [[0.2], [2.0]], [[0.3], [1.1]]])
 >>> recording = Recording(torch.tensor([[0], [1], [0]]), x, torch.tensor([2, 2, 2]))
@@ -23,9 +23,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, ProblemSpec, StateGraph
+from s2r_torch.base import ProblemSpec
 from s2r_torch.errors import RecordingError
 from s2r_torch.given import refuse_kind, taking
+from s2r_torch.graph import Path, StateGraph
 
 NOWHERE = 1e6  # times the width of the box from it: no sensor shows that
 FLOATS = (torch.float32, torch.float64)

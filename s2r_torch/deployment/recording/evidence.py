@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from s2r_torch.base import StateGraph
 from s2r_torch.deployment.recording.episodes import Recording
+from s2r_torch.graph import StateGraph
 
 CHANCE = 1e-6  # level of rules that count coincidences
 PEAK = 2.0  # how much likelier a density's most likely values are than the average ones

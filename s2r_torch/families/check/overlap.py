@@ -14,10 +14,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from s2r_torch.base import StateGraph
 from s2r_torch.encoders.choosing import nearer_to_others
 from s2r_torch.families.check.probe import FEW, Probe
 from s2r_torch.families.check.report import NOTE, OK, Finding
+from s2r_torch.graph import StateGraph
 from s2r_torch.tours import readings
 
 READINGS = 48  # of every state

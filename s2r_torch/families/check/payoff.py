@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from s2r_torch.base import StateGraph
 from s2r_torch.coverage import near_readings
 from s2r_torch.encoders.regression import Regression, statistics_of
 from s2r_torch.families import exact
@@ -13,6 +12,7 @@ from s2r_torch.families.check.overlap import check_overlap
 from s2r_torch.families.check.probe import FEW, Probe, run
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
 from s2r_torch.families.encoded import unencoded
+from s2r_torch.graph import StateGraph
 from s2r_torch.tours import readings
 
 SIMULATORS = 400

@@ -10,10 +10,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from s2r_torch.base import StateGraph
 from s2r_torch.episodes import Guard, Ledger, Rollouts
 from s2r_torch.families.contract import Family, GroundTruth, KnowsGraph, users
 from s2r_torch.given import refuse_kind
+from s2r_torch.graph import StateGraph
 from s2r_torch.rng import Seed
 
 FEW, MANY = 12, 64  # simulators that are looked at closely, and in which one that is unlike the others is looked for

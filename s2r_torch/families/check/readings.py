@@ -6,11 +6,11 @@ import scipy
 import torch
 from torch import Tensor
 
-from s2r_torch.base import told
 from s2r_torch.density.nodes import nodes_for
 from s2r_torch.errors import ObservationError, SettingError
 from s2r_torch.families.check.probe import Probe, named, run
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
+from s2r_torch.graph import told
 
 EPISODES = 400
 REPEATS = 0.02  # share of readings that are exact copies, above which a simulator repeats itself

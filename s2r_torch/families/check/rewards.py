@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from s2r_torch.base import StateGraph
 from s2r_torch.episodes import Rollouts
 from s2r_torch.errors import RewardError, S2RError
 from s2r_torch.families.check.probe import MANY, Probe, named, of_edges, run
 from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
+from s2r_torch.graph import StateGraph
 
 PAYING = 128  # episodes of every simulator, half of them along lists that pay
 EXPECTED = 30  # payments of the others, above which a simulator without any is noted

@@ -8,7 +8,6 @@ import scipy
 import torch
 from torch import Tensor
 
-from s2r_torch.base import Path, StateGraph, told
 from s2r_torch.coverage import Edge, edge_cover, edges_of
 from s2r_torch.density.bands import sup_band
 from s2r_torch.density.bandwidth import pilot_scale, reference_bandwidth
@@ -22,6 +21,7 @@ from s2r_torch.families.check.report import NOTE, OK, REFUSED, Finding
 from s2r_torch.families.contract import GroundTruth
 from s2r_torch.families.encoded import unencoded
 from s2r_torch.families.replay.family import ReplayFamily
+from s2r_torch.graph import Path, StateGraph, told
 from s2r_torch.tours import readings, walk
 
 Z, SUSPECTS = 6.0, 16  # standard errors; means beyond them that are looked at again

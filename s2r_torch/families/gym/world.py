@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from s2r_torch.arrays import unmasked
-from s2r_torch.base import ProblemSpec, StateGraph, UnlabelledWorld
+from s2r_torch.base import ProblemSpec, UnlabelledWorld
 from s2r_torch.errors import ObservationError, SettingError, SimulatorError
 from s2r_torch.families.contract import truth
 from s2r_torch.families.gym.family import checked_actions
 from s2r_torch.given import taking
+from s2r_torch.graph import StateGraph
 from s2r_torch.text import printable
 
 

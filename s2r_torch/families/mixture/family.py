@@ -23,7 +23,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from s2r_torch.base import ProblemSpec, StateGraph
+from s2r_torch.base import ProblemSpec
 from s2r_torch.defaults import plainly
 from s2r_torch.density.grid import DensityGrid
 from s2r_torch.errors import SettingError
@@ -33,6 +33,7 @@ from s2r_torch.families.likelihood import midpoints
 from s2r_torch.families.mixture.predictors import GAINS, MixturePredictors
 from s2r_torch.families.noise import bump_constant, bump_draws, bump_nodes, require_smoothness, uniforms
 from s2r_torch.given import taking
+from s2r_torch.graph import StateGraph
 from s2r_torch.plain import require_count
 
 HALF_WIDTH = 0.5

@@ -19,7 +19,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from s2r_torch.base import CUT_FINE, EVERY_TICK, MOST_ACTIONS, MOST_STEPS, ProblemSpec, StateGraph
+from s2r_torch.base import CUT_FINE, EVERY_TICK, MOST_ACTIONS, MOST_STEPS, ProblemSpec
 from s2r_torch.defaults import plainly
 from s2r_torch.episodes import require_generator
 from s2r_torch.errors import RewardError, S2RError, SettingError
@@ -39,6 +39,7 @@ from s2r_torch.families.replay.simulators import Moves, ReplaySimulators, Reward
 from s2r_torch.families.replay.tree import Episode, ReplayTree, merged_graph
 from s2r_torch.families.sensors import Sensor, readings_of, require_sensor
 from s2r_torch.given import taking
+from s2r_torch.graph import StateGraph
 from s2r_torch.held import untouched
 from s2r_torch.plain import real_numbers, require_count
 from s2r_torch.registry import require_name

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from s2r_torch.base import StateGraph
 from s2r_torch.errors import SettingError
 from s2r_torch.families.replay.tree import MOST_PLACES, ReplayTree
 from s2r_torch.families.sensors import Sensor, readings_of
+from s2r_torch.graph import StateGraph
 
 LONGEST = 64  # steps until every episode must have ended, for a horizon to be proposed
 MOST_STEPS = 5000  # taken in an environment, for that

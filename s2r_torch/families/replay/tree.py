@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from s2r_torch.base import StateGraph
 from s2r_torch.errors import GraphMismatchError, SettingError, SimulatorError
 from s2r_torch.families.layered import depth_first
 from s2r_torch.families.replay.sameness import same
+from s2r_torch.graph import StateGraph
 
 PROBES = 32  # random paths that a merged graph is checked on
 ROUNDING = 1e-13  # of the largest number of its kind: sums of the same numbers differ by less

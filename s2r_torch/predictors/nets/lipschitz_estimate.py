@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from s2r_torch.base import StateGraph
 from s2r_torch.density.patches import Densities, dense, heights
 from s2r_torch.episodes import Transitions
 from s2r_torch.errors import SettingError
+from s2r_torch.graph import StateGraph
 
 if TYPE_CHECKING:
     from s2r_torch.predictors.training.data import TrainingData

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from s2r_torch.base import StateGraph
+from s2r_torch.graph import StateGraph
 from s2r_torch.predictors.ensemble import greedy_actions
 
 

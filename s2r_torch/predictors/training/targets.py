@@ -22,10 +22,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from s2r_torch.base import StateGraph
 from s2r_torch.density.patches import Densities
 from s2r_torch.encoders.regression import Regression, missed
 from s2r_torch.errors import SettingError
+from s2r_torch.graph import StateGraph
 from s2r_torch.predictors.nets.net import Net
 from s2r_torch.predictors.training.data import TrainingData
 

@@ -1,4 +1,4 @@
-"""A part of a state graph is the whole one in which nothing is earned from the first state outside on."""
+"""Walks on the state graph; a part of it is the whole one in which nothing is earned once outside."""
 
 import itertools
 
@@ -6,9 +6,10 @@ import pytest
 import torch
 from support.worlds import part_of, random_world
 
-from s2r_torch.base import StateGraph
 from s2r_torch.coverage import edges_of
 from s2r_torch.errors import SettingError
+from s2r_torch.families import make_family
+from s2r_torch.graph import StateGraph, after, told
 from s2r_torch.rng import Seed
 from s2r_torch.tours import decision_tour, decisions, readings
 
@@ -18,6 +19,27 @@ SEEDS = range(8)
 def everything(graph: StateGraph) -> torch.Tensor:
     """All action sequences [A^H, H]."""
     return torch.tensor([*itertools.product(range(graph.num_actions), repeat=graph.horizon)])
+
+
+def test_best_totals_are_those_of_the_best_sequence():
+    """Of three simulators with rewards in quarters, so that many are equal: the first best sequence in order."""
+    graph = make_family("grid").graph
+    reward = torch.randint(5, (3, 9, 2), generator=torch.Generator().manual_seed(0)).double() / 4
+    sequences = everything(graph)
+    totals = reward[:, graph.visited(sequences), sequences].sum(-1)  # [3, sequences]
+    value, best = graph.best_totals(reward)
+    assert torch.equal(value[:, 0], totals.amax(1))
+    for b, at in enumerate(totals.argmax(1)):
+        path = ()
+        for _ in range(graph.horizon):
+            path += (int(best[b, graph.end(path)]),)
+        assert path == tuple(sequences[at].tolist())
+
+
+def test_long_paths_are_told_in_runs():
+    assert after(()) == "at the start" and after((0, 1, 1)) == "after actions 0 1 1"
+    assert after((1,) * 17 + (0, 1, 1)) == "after actions 17 times 1, 0, 2 times 1"
+    assert told((1,) * 16) == str((1,) * 16) and told((1,) * 17) == "(17 times 1)"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
