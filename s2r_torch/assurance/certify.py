@@ -39,7 +39,7 @@ from s2r_torch.given import taking
 from s2r_torch.learning.estimator import estimate_halves
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
-from s2r_torch.schema import OneOf, Range, Settings, Several, Share, Size
+from s2r_torch.schema import Drawable, OneOf, Range, Settings, Several, Share, Size
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,10 @@ class CertificateSettings(Settings):
     """
 
     simulators: Several = 200
-    known: Annotated[int, Range(2)] = 80
+    known: Annotated[int, Drawable(2)] = 80
     scores: Size = 400
     n_rollouts: Size = 500
-    n_accurate: Annotated[int, Range(4)] = 100
+    n_accurate: Annotated[int, Drawable(4)] = 100
     delta: Share = 0.05
     bound: Annotated[str, OneOf(confidence.BOUNDS)] = "betting"
     share: Share = 0.9

@@ -21,7 +21,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from s2r_torch.schema import Positive, Range, Settings, Several, Share, Size
+from s2r_torch.schema import Drawable, Positive, Settings, Several, Share, Size
 
 PLAUSIBLE, DOUBTFUL, VIOLATED, SILENT = "plausible", "doubtful", "violated", "says nothing"
 
@@ -50,8 +50,8 @@ class DiagnosticSettings(Settings):
     """
 
     simulators: Several = 8
-    n: Annotated[int, Range(20)] = 1000
-    n_rough: Annotated[int, Range(2)] = 5000
+    n: Annotated[int, Drawable(20)] = 1000
+    n_rough: Annotated[int, Drawable(2)] = 5000
     few: Size = 4
     reach: Positive = 0.5
     tolerance: Positive = 0.03

@@ -42,7 +42,7 @@ from s2r_torch.episodes import Act, Guard, Ledger, rollout
 from s2r_torch.learning.calibration import bellman_table
 from s2r_torch.predictors.ensemble import Ensemble
 from s2r_torch.rng import Seed
-from s2r_torch.schema import Range, Settings, Share, Size
+from s2r_torch.schema import Drawable, Settings, Share, Size
 from s2r_torch.workers.simulators import AT_ONCE
 
 ROUNDS = 4
@@ -136,7 +136,7 @@ class FewRewards(Settings):
     """
 
     n: Size = 20
-    looks: Annotated[int, Range(3)] | None = None
+    looks: Annotated[int, Drawable(3)] | None = None
     near: Size = 32
     most: Size = 4
     delta: Share = 0.1

@@ -26,7 +26,7 @@ from s2r_torch.families.contract import GroundTruth, known_truth
 from s2r_torch.families.exact import optimal
 from s2r_torch.graph import Path, StateGraph
 from s2r_torch.learning.estimator import estimate_densities
-from s2r_torch.schema import Range, Settings, Size
+from s2r_torch.schema import Drawable, Settings, Size
 
 RIDGES = torch.logspace(-4, 4, 17, dtype=torch.float64)  # penalties tried, on standardised statistics
 PROBE = "identification"  # what simulator episodes at theta_hat are counted as
@@ -135,7 +135,7 @@ class Identification(Settings):
     """
 
     n: Size = 10
-    probes: Annotated[int, Range(3)] = 1000
+    probes: Annotated[int, Drawable(3)] = 1000
 
     label = "system identification, our planner"
     planning = "probe"

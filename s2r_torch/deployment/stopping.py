@@ -41,7 +41,7 @@ from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.errors import SettingError
 from s2r_torch.predictors.ensemble import greedy_actions
 from s2r_torch.rng import Seed
-from s2r_torch.schema import Range, Settings, Share, Size
+from s2r_torch.schema import Drawable, Range, Settings, Share, Size
 
 MOST_NUMBERS = 2**22  # float64 numbers of noise held at once, 32 MiB
 
@@ -64,7 +64,7 @@ class Stopping(Settings):
     """
 
     alpha: Share = 0.05
-    looks: Annotated[int, Range(2)] = 4
+    looks: Annotated[int, Drawable(2)] = 4
     tolerance: Annotated[float, Range(0)] = 0.01
     by: Literal["bootstrap", "certified"] = "bootstrap"
     draws: Size = 500

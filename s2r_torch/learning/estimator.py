@@ -24,7 +24,7 @@ from s2r_torch.graph import Path, StateGraph
 from s2r_torch.learning.merging import MergeSettings
 from s2r_torch.memory import require_memory
 from s2r_torch.rng import Seed
-from s2r_torch.schema import OneOf, Positive, Range, Settings
+from s2r_torch.schema import Drawable, OneOf, Positive, Range, Settings
 from s2r_torch.tours import readings, walk
 from s2r_torch.workers.simulators import AT_ONCE, each_simulators, in_parts
 
@@ -58,7 +58,7 @@ class DensitySettings(Settings):
     order: Positive = 2.0
     bandwidth: Positive | Literal["lepski", "reference", "paper"] = "lepski"
     shrink: Positive | None = None
-    n_pilot: Annotated[int, Range(2)] = 500
+    n_pilot: Annotated[int, Drawable(2)] = 500
     boundary: Literal["none", "legendre"] = "none"
     off_grid_limit: Annotated[float, Range(0, 1)] = 0.01
     merge: MergeSettings = field(default_factory=MergeSettings)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from s2r_torch.density.difference import PARTS
-from s2r_torch.schema import Positive, Range, Settings, Share, Size
+from s2r_torch.schema import Drawable, Positive, Range, Settings, Share, Size
 
 MORE = 4  # times as many observations halve the noise
 TIMES_NOISE = 1.5  # medians of one state's distances lie at 0.3 to 0.7 of the noise, of different states above 3
@@ -42,7 +42,7 @@ class MergeSettings(Settings):
         SettingError: a number out of range.
     """
 
-    n_merge: Annotated[int, Range(PARTS)] = 250
+    n_merge: Annotated[int, Drawable(PARTS)] = 250
     zeta: Positive | Literal["auto"] | None = "auto"
     relative: Share = 0.5
     margin: Annotated[float, Range(0, 1, open="high")] = 0.25

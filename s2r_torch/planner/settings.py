@@ -7,7 +7,7 @@ from typing import Annotated
 
 from s2r_torch.errors import SettingError
 from s2r_torch.planner.plan import Setting
-from s2r_torch.schema import Positive, Range, Settings, Share, Size, Where
+from s2r_torch.schema import Positive, Range, Settings, Share, Where, Whole
 from s2r_torch.text import printable
 
 FIGURES = (".png", ".pdf", ".svg")
@@ -43,18 +43,18 @@ class PlanSettings(Settings):
         SettingError: a value of the wrong type or out of range.
     """
 
-    horizon: Size = 3
-    max_states_per_layer: Size = 3
-    num_actions: Size = 3
-    num_members: Size = 100
+    horizon: Whole = 3
+    max_states_per_layer: Whole = 3
+    num_actions: Whole = 3
+    num_members: Whole = 100
     epsilon: Positive = 0.1
     delta: Share = 0.05
     order: Positive = 2.0
-    obs_dim: Size = 1
+    obs_dim: Whole = 1
     lipschitz_bound: Positive = 1.0
     density_constant: Positive = 1.0
     zeta: Positive = 0.5
-    cover_width: Size | None = 4
+    cover_width: Whole | None = 4
     epsilon_range: Annotated[tuple[Positive, Positive], ASCENDING] = (1e-3, 1.0)
     epsilon_points: Annotated[int, Range(2, 10_000)] = 41
     check_range: bool = True

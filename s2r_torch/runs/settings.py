@@ -25,7 +25,7 @@ from s2r_torch.learning.sim2real import METHODS
 from s2r_torch.predictors.nets.settings import check_nets
 from s2r_torch.predictors.training.settings import TrainerSettings, TrainingSettings
 from s2r_torch.runs.budgets import BudgetSettings
-from s2r_torch.schema import Name, OneOf, Range, Settings, Size, Where, value_of
+from s2r_torch.schema import Drawable, Name, OneOf, Range, Settings, Size, Where, value_of
 
 MOST_TIMES = 2  # as many transitions per state of a pruned graph, at most
 FEWEST_DRAWS, EPISODES = 2, 16  # of densities of few episodes; along every sequence, in all draws of as many together
@@ -90,8 +90,8 @@ class EvaluationSettings(Settings):
         SettingError: a value out of range.
     """
 
-    num_worlds: Annotated[int, Range(2)] = 40
-    population: Annotated[int, Range(2)] = 1000
+    num_worlds: Annotated[int, Drawable(2)] = 40
+    population: Annotated[int, Drawable(2)] = 1000
     n_rollouts: Size = 200
     readings: Annotated[
         tuple[Size, ...],
@@ -231,7 +231,7 @@ class ComparisonSettings(Settings):
     name: Name
     entries: Mapping[Name, tuple[str, ...]] = field(default_factory=dict)
     curves: Mapping[Annotated[str, OneOf(COMPARATORS)], Curve] = field(default_factory=dict)
-    worlds: Annotated[int, Range(2)] = 400
+    worlds: Annotated[int, Drawable(2)] = 400
     seeds: Annotated[
         tuple[int, ...], Where("different ones, at least one", lambda seeds: seeds and len({*seeds}) == len(seeds))
     ] = (0, 1, 2)

@@ -21,6 +21,7 @@ band_deciders, n_merge_most; got density.merge.n_merg; likely cause: a typo for 
 
 from s2r_torch.schema.kinds import (
     Count,
+    Drawable,
     Name,
     OneOf,
     Positive,
@@ -29,6 +30,7 @@ from s2r_torch.schema.kinds import (
     Share,
     Size,
     Where,
+    Whole,
     describe,
     is_record,
     kinds_of,
@@ -39,6 +41,7 @@ from s2r_torch.schema.values import arguments, build, value_of
 
 __all__ = [
     "Count",
+    "Drawable",
     "Name",
     "OneOf",
     "Positive",
@@ -48,6 +51,7 @@ __all__ = [
     "Share",
     "Size",
     "Where",
+    "Whole",
     "arguments",
     "build",
     "defaults",

@@ -11,6 +11,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
 
+MOST_DRAWN = 10**9
+
 
 @dataclass(frozen=True)
 class Range:
@@ -33,6 +35,27 @@ class Range:
         if self.most == math.inf:
             return f"{'>' if low else '>='} {self.least}"
         return f"in {'(' if low else '['}{self.least}, {self.most}{')' if high else ']'}"
+
+
+@dataclass(frozen=True)
+class Drawable(Range):
+    """Numbers of what is drawn, stored or done one after another: at most `MOST_DRAWN`, or none where `or_none`.
+
+    >>> str(Drawable(1)), 10**6 in Drawable(1), 10**18 in Drawable(1)
+    ('>= 1', True, False)
+    """
+
+    or_none: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        return super().__contains__(value) and value <= MOST_DRAWN or self.or_none and value == 0
+
+    def __str__(self) -> str:
+        return f"that is 0 or {super().__str__()} (no standard error of one)" if self.or_none else super().__str__()
+
+    def hint(self, value: float) -> str:
+        """The likely cause of a number out of range."""
+        return f"more than any run ends with: at most {MOST_DRAWN:,}" if value > MOST_DRAWN else "a value out of range"
 
 
 @dataclass(frozen=True, eq=False)  # registries have no hash
@@ -66,11 +89,12 @@ class Where:
         return self.words
 
 
-Size = Annotated[int, Range(1)]
+Whole = Annotated[int, Range(1)]
+Size = Annotated[int, Drawable(1)]
 Count = Annotated[int, Range(0)]
 Positive = Annotated[float, Range(0, open="low")]
 Share = Annotated[float, Range(0, 1, open="both")]
-Several = Annotated[int, Where("that is 0 or >= 2 (no standard error of one)", lambda count: count == 0 or count >= 2)]
+Several = Annotated[int, Drawable(2, or_none=True)]
 Name = Annotated[
     str,
     Where(
