@@ -56,7 +56,7 @@ class AppraisalSettings(Settings):
         looks: how often at most, while it is open whether more than `tolerance` is lost and half of it seems to be;
             every time at twice as many simulators, with four times as many draws.
         attempts: how often a run learns at most, each time with twice the simulators, samples and steps, until no more
-            than `tolerance` is surely lost (`budget=auto` makes it 3).
+            than `tolerance` is surely lost; 1 never learns again, `budget=auto` makes it 3.
 
     Raises:
         SettingError: a size or limit out of range.
@@ -67,7 +67,7 @@ class AppraisalSettings(Settings):
     n_rollouts: Size = 50
     tolerance: Share = 0.03
     looks: Annotated[int, Range(1, 8)] = 2
-    attempts: Annotated[int, Range(1, 8)] = 1
+    attempts: Annotated[int, Range(1, 8)] = 2
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Appraisal:
                 "predictors.training.steps"
                 if self.attempts == 1
                 else f"it is the best of {self.attempts} attempts, each with twice the sizes; "
-                "appraisal.attempts allows more, or another network sees what this one does not (net=)"
+                "appraisal.attempts allows more (budget=auto 3), or another network sees what this one does not (net=)"
             )
             said.append(
                 f"the policy falls short: on fresh simulators it earns {self.policy:.3f} of an estimated optimum of "

@@ -27,7 +27,8 @@ def forecast_table(found: Forecast, told: ForecastSettings) -> Table:
     view.add_row("without evaluate", *_cells(without, told))
     view.caption = (
         "Simulators run side by side, each on one worker. Learn-on-Simulators is taken to accept at once, the "
-        "appraisal to look once; what comparators draw in worlds is left out."
+        "appraisal to look once and to find no policy that falls short, which is learned again; what comparators draw "
+        "in worlds is left out."
     )
     return view
 

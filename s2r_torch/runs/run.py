@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections import Counter
@@ -21,6 +20,7 @@ from s2r_torch.deployment.header import FALLBACK
 from s2r_torch.deployment.policy import MetaPolicy
 from s2r_torch.encoders.encoding import Encoding
 from s2r_torch.episodes import Ledger
+from s2r_torch.errors import RealizabilityError, SettingError
 from s2r_torch.families.contract import Family, require_family
 from s2r_torch.families.draws import Draws
 from s2r_torch.families.recipe import EncodedRecipe, FamilyRecipe, recipe_of, require_travel
@@ -184,26 +184,37 @@ def all_stages(run: Stages) -> Results:
     )
 
 
-def learn_until_good(run: Stages) -> tuple[Explored, Trained, Calibrated, Learned, Appraised]:
+Attempt = tuple[Explored, Trained, Calibrated, Learned, Appraised]
+
+
+def learn_until_good(run: Stages) -> Attempt:
     """Learns; again with twice the sizes while the policy surely falls short, `appraisal.attempts` times at most.
 
     The attempt whose policy lost the least of what could be had is gone on with. Every one was appraised on simulators
-    of its own, and certificates come of others.
+    of its own, and certificates come of others. A further one that cannot be made is given up, with a warning.
     """
-    best, least = None, math.inf
-    while True:
-        explored = run.do(stages.explore)
-        trained = run.do(stages.train, explored)
-        calibrated = run.do(stages.calibrate, explored, trained)
-        learned = run.do(stages.learn, explored, trained, calibrated)
-        appraised = run.do(stages.appraise, trained, learned)
-        if best is None or appraised.lost < least:
-            best, least = (explored, trained, calibrated, learned, appraised), appraised.lost
-            kept = run.settings, run.attempt
-        if not appraised.falls_short or run.attempt == run.settings.appraisal.attempts:
-            run.settings, run.attempt = kept
-            return best
+    found = best = learn(run)
+    kept = run.settings, run.attempt
+    while found[-1].falls_short and run.may_learn_again:
         run.again()
+        try:
+            found = learn(run)
+        except (SettingError, MemoryError, RealizabilityError) as error:  # of twice the sizes
+            warnings.warn(f"attempt {run.attempt} at learning was given up: {error}", stacklevel=2)
+            break
+        if found[-1].lost < best[-1].lost:
+            best, kept = found, (run.settings, run.attempt)
+    run.settings, run.attempt = kept
+    return best
+
+
+def learn(run: Stages) -> Attempt:
+    """One attempt, to what its policy earns on fresh simulators."""
+    explored = run.do(stages.explore)
+    trained = run.do(stages.train, explored)
+    calibrated = run.do(stages.calibrate, explored, trained)
+    learned = run.do(stages.learn, explored, trained, calibrated)
+    return explored, trained, calibrated, learned, run.do(stages.appraise, trained, learned)
 
 
 @contextmanager
@@ -252,6 +263,11 @@ class Stages:
         self.family = encoded.through(self.family)
         self._encoding = encoded.encoding
         return encoded
+
+    @property
+    def may_learn_again(self) -> bool:
+        """Whether another attempt is allowed; a ready-made class has nothing to learn again."""
+        return self.settings.predictors.kind == "trained" and self.attempt < self.settings.appraisal.attempts
 
     def again(self) -> None:
         """Lets stages be done once more, with twice the sizes; what was found before stays where it was."""

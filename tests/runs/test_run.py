@@ -5,6 +5,7 @@ import pickle
 import shutil
 from collections import Counter
 from dataclasses import replace
+from functools import wraps
 from io import StringIO
 from itertools import combinations
 from pathlib import Path
@@ -133,7 +134,7 @@ def test_what_falls_short_is_learned_again_with_twice_the_sizes(tmp_path):
     """One step is too few; every attempt is kept, and counted."""
     hasty = ("predictors.training.steps=1", "predictors.training.snapshots=1")
     looked = ("appraisal.simulators=32", "appraisal.n=16", "appraisal.n_rollouts=50")
-    settings = small_settings("+experiment=grid", "budget=auto", "appraisal.attempts=2", *hasty, *looked)
+    settings = small_settings("+experiment=grid", "appraisal.attempts=2", *hasty, *looked)
     results = execute(settings, make_family("grid"), tmp_path)
     again = [name for name in results.finished if name.endswith("-2")]
     assert again == ["explore-2", "train-2", "calibrate-2", "learn-2", "appraise-2"]
@@ -143,6 +144,38 @@ def test_what_falls_short_is_learned_again_with_twice_the_sizes(tmp_path):
     assert results.episodes["appraise"] == 2 * 32 * (3 * 50 + 50 + 6 * 16)  # rehearsals, their episodes, rewards
     assert results.appraised.appraisal.attempts == 2
     assert without_seconds(execute(settings, make_family("grid"), tmp_path)) == without_seconds(results)  # all kept
+
+
+@pytest.mark.parametrize("error", [SettingError(expected="memory", got="less", cause="more"), MemoryError("no")])
+def test_a_further_attempt_that_cannot_be_made_is_given_up(monkeypatch, error):
+    """What the first one left is gone on with; were it the first one, it would end the run."""
+    hasty = ("predictors.training.steps=1", "predictors.training.snapshots=1", "appraisal.attempts=2")
+    looked = ("appraisal.simulators=32", "appraisal.n=16", "appraisal.n_rollouts=50")
+    settings, explore, begun = small_settings("+experiment=grid", *hasty, *looked), stages.explore, []
+
+    @wraps(explore)
+    def without_memory(context, *found):
+        begun.append(context)
+        if len(begun) == 2:
+            raise error
+        return explore(context, *found)
+
+    monkeypatch.setattr(stages, "explore", without_memory)
+    with pytest.warns(UserWarning, match="attempt 2 at learning was given up: .*(less|no)"):
+        results = execute(settings, make_family("grid"))
+    assert len(begun) == 2 and results.settings == settings and results.appraised.appraisal.attempts == 1
+    assert "appraise-2" not in results.finished and "evaluate" in results.finished
+    begun.insert(0, None)
+    del begun[1:]
+    with pytest.raises(type(error)):
+        execute(settings, make_family("grid"))
+
+
+@pytest.mark.parametrize(("experiment", "attempts"), [("mixture", 1), ("grid", 2)])
+def test_a_ready_made_class_is_not_learned_again(monkeypatch, experiment, attempts):
+    monkeypatch.setattr(Appraisal, "falls_short", True)
+    results = execute(small_settings(f"+experiment={experiment}", "appraisal.attempts=2"), make_family(experiment))
+    assert results.appraised.appraisal.attempts == attempts
 
 
 @pytest.mark.parametrize(("told", "earned", "looks"), [(0, 0.49, 1), (1, 0.49, 2), (9, 0.49, 3), (9, 0.495, 1)])

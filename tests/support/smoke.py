@@ -35,6 +35,7 @@ SMALL = (
     "appraisal.n=8",
     "appraisal.n_rollouts=2",
     "appraisal.looks=1",
+    "appraisal.attempts=1",
     "diagnostics.simulators=0",
     "certificate.simulators=8",
     "certificate.scores=20",
