@@ -165,6 +165,7 @@ BAD = {
     "action out of range": (changed(3, "a,1,2,1.5,2.5"), "an action in 0 .. 1 at line 3; got 2"),
     "action from 1 to A": (GOOD.replace("a,0,1", "a,0,2"), "an action in 0 .. 1 at line 2; got 2.*counted from 1"),
     "action half": (changed(3, "a,1,0.5,1.5,2.5"), "an action in 0 .. 1 at line 3; got 0.5"),
+    "action almost whole": (changed(3, "a,1,0.9999999,1.5,2.5"), "an action in 0 .. 1 at line 3; got 0.9999999;"),
     "action missing": (changed(3, "a,1,,1.5,2.5"), "the action taken after the reading at line 3; got nothing"),
     "cut in a row": (GOOD[:-6], "a line break at the end of line 7.*cut short"),
     "cut in the last number": (GOOD[:-2], "a line break at the end of line 7.*cut short"),
@@ -334,6 +335,14 @@ def test_archives_of_other_kinds_and_damaged_ones(tmp_path):
     archive(path, lambda name, data: data.replace(b"(6,), }" + 15 * b" ", b"(1000000000000000,), }"))
     with pytest.raises(RecordingError, match="48 bytes for 8000000000000000 declared ones"):
         read_recording(path, SPEC)
+    for header, what in (  # of other writers: a later format, and shapes that are no tuple of plain numbers
+        (lambda data: data.replace(b"NUMPY\x01", b"NUMPY\x03"), r"format \(3, 0\)"),
+        (lambda data: data.replace(b"(6,), }" + 10 * b" ", b"(np.int64(6),), }"), ""),
+        (lambda data: data.replace(b"(6,), }", b"6, }   "), "shape is not valid: 6"),
+    ):
+        archive(path, lambda name, data, header=header: header(data) if name == "row.npy" else data)
+        with pytest.raises(RecordingError, match=f"{what}.* in column 'row' in .*log.npz"):
+            read_recording(path, SPEC)
     archive(path)
     data = bytearray(path.read_bytes())
     data[6] |= 1  # of the first member: encrypted
@@ -357,6 +366,21 @@ def test_no_flipped_bit_of_ours_is_another_reading(tmp_path, ending):
             assert "\n" not in str(error)
             continue
         assert torch.equal(again.x, recording.x) and torch.equal(again.actions, recording.actions), place
+
+
+@pytest.mark.skipif(not PARQUET, reason="pyarrow is an extra")
+def test_a_damaged_column_of_parquet_is_named(tmp_path):
+    path = tmp_path / "log.parquet"
+    write_recording(path, record(random_paths(30)), WORLD.spec)
+    from pyarrow import parquet
+
+    group = parquet.ParquetFile(path).metadata.row_group(0)
+    column = next(group.column(i) for i in range(group.num_columns) if group.column(i).path_in_schema == "x_1")
+    data = bytearray(path.read_bytes())
+    data[(column.dictionary_page_offset or column.data_page_offset) + column.total_compressed_size // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(RecordingError, match="in column 'x_1' in .*log.parquet"):
+        read_recording(path, WORLD.spec)
 
 
 @pytest.mark.skipif(not PARQUET, reason="pyarrow is an extra")

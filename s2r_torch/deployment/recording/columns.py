@@ -40,10 +40,15 @@ class Columns:
 
 
 def damaged(
-    path: Path | str, error: object, cause: str = "a copy that was cut short, or another kind of file"
+    path: Path | str,
+    error: object,
+    cause: str = "a copy that was cut short, or another kind of file",
+    *,
+    column: str | None = None,
 ) -> RecordingError:
-    """The error for a file that cannot be read at all."""
-    what = printable(error) or type(error).__name__
+    """The error for a file that cannot be read at all, or not in this column."""
+    where = "" if column is None else f" in column {printable(repr(column))}"
+    what = (printable(error) or type(error).__name__) + where
     return RecordingError(
         expected=f"a readable {Path(path).suffix} file", got=f"{what} in {printable(path)}", cause=cause
     )

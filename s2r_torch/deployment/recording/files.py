@@ -204,9 +204,14 @@ def _whole(table: Table, name: str, values: np.ndarray, largest: int, what: str)
         none = "a number that stands for none: leave it empty, or any action at the last step; or " if odd else ""
         raise RecordingError(
             expected=f"{what} in 0 .. {largest} at {table.at(int(bad[0]))}",
-            got=f"{values[bad[0]]:g}",
+            got=_exactly(float(values[bad[0]])),
             cause=f"{none}another meaning of {name!r}, counted from 1, or shifted columns",
         )
+
+
+def _exactly(value: float) -> str:
+    """A number as it is, and short where that says the same: 0.9999999 is not 1."""
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
 def _episode_starts(table: Table, spec: ProblemSpec) -> np.ndarray:

@@ -49,17 +49,17 @@ def _column(path: Path, name: str) -> np.ndarray:
         with zipfile.ZipFile(path) as archive:
             info = archive.getinfo(name + ENDING)
             if info.flag_bits & 0x1:
-                raise ValueError(f"an encrypted column {name!r}")
+                raise ValueError("an encrypted member")
             with archive.open(info) as member:
                 shape, fortran, dtype = _header(member)
                 size = math.prod(shape) * dtype.itemsize
                 if dtype.hasobject:
-                    raise ValueError(f"Python objects in column {name!r}, which are not read")
+                    raise ValueError("Python objects, which are not read,")
                 data = member.read()  # to its end, where the checksum is compared
     except DAMAGE as error:
-        raise damaged(path, error) from error
+        raise damaged(path, error, column=name) from error
     if len(data) != size:
-        raise damaged(path, f"{len(data)} bytes for {size} declared ones of column {name!r}")
+        raise damaged(path, f"{len(data)} bytes for {size} declared ones", column=name)
     return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
 
 

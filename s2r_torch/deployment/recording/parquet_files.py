@@ -51,7 +51,7 @@ def _column(path: Path, name: str) -> np.ndarray:
                 return flat.reshape(len(chunks), chunks.type.list_size)
             column = chunks.to_numpy(zero_copy_only=False)
     except (pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
-        raise damaged(path, str(error).split("\n")[0]) from error
+        raise damaged(path, str(error).split("\n")[0], column=name) from error
     lists = column.dtype == object and len(column) and all(isinstance(cell, np.ndarray) for cell in column)
     return np.stack(column) if lists and len({cell.shape for cell in column}) == 1 else column
 
