@@ -9,6 +9,7 @@ import difflib
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -137,13 +138,24 @@ def import_namesake(registry: Registry, name: str) -> None:
         import_plugins([name])
 
 
+@contextmanager
+def _no_shallower() -> Iterator[None]:
+    """Python's recursion limit, of which libraries need what there is, is afterwards no lower than before."""
+    limit = sys.getrecursionlimit()
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(max(limit, sys.getrecursionlimit()))
+
+
 def import_of_users(name: str) -> ModuleType:
     """A module that a person named: the working folder's, where it has one of that name.
 
     Raises:
         SettingError: another module of that name was there first, such as Python's own `calendar`.
     """
-    module = importlib.import_module(name)
+    with _no_shallower():
+        module = importlib.import_module(name)
     place = Path.cwd().joinpath(*name.split("."))
     mine = next((file for file in (place / "__init__.py", place.with_suffix(".py")) if file.is_file()), None)
     taken = getattr(module, "__file__", None)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import hydra
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.utils import get_args_parser
 from hydra.conf import HydraConf
 from hydra.core.config_search_path import ConfigSearchPath
@@ -153,13 +154,27 @@ class Names(ConfigSource):
         return ConfigResult("names", self.full_path(), config, {"package": package})
 
 
+class Yours(FileConfigSource):
+    """A user's files. An editor's mark (BOM) may begin them, behind which Hydra would not find `# @package`."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "yours"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        found = super().load_config(config_path)
+        text = Path(self.path, self._normalize_file_name(config_path)).read_text(encoding="utf-8-sig")
+        found.header = self._get_header_dict(text)
+        return found
+
+
 class Places(SearchPathPlugin):
     """Where configurations are looked for, beside the command's own folder: a user's come after those that ship."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         search_path.append("shared", f"file://{SHARED}")
-        search_path.append("yours", f"file://{Path.cwd() / 'conf'}")
-        search_path.append("yours", f"file://{Path.cwd()}")
+        search_path.append("yours", f"yours://{Path.cwd() / 'conf'}")
+        search_path.append("yours", f"yours://{Path.cwd()}")
         search_path.append("names", "names://")
 
 
@@ -190,6 +205,7 @@ def folder_of_its_own(wanted: str) -> str:
 
 
 Plugins.instance().register(Names)
+Plugins.instance().register(Yours)
 Plugins.instance().register(Places)
 OmegaConf.register_new_resolver("part", part_of_path, replace=True)
 OmegaConf.register_new_resolver("own", folder_of_its_own, replace=True)
@@ -266,7 +282,7 @@ def _files(hydra_says: HydraConf) -> list[Path]:
     chosen = [hydra_says.job.config_name]
     for group, names in hydra_says.runtime.choices.items():
         chosen += [f"{group.partition('@')[0]}/{name}" for name in ([names] if isinstance(names, str) else names or ())]
-    folders = [source.path for source in hydra_says.runtime.config_sources if source.schema == "file"]
+    folders = [source.path for source in hydra_says.runtime.config_sources if source.schema in ("file", "yours")]
     paths = [Path(folder, f"{name}.yaml") for folder in folders for name in chosen]
     return [path for path in paths if os.path.isfile(path)]  # False, too, for names that no file can have
 

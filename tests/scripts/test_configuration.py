@@ -160,7 +160,6 @@ def test_what_is_wrong_is_one_line(run, tmp_path, arguments, line):
             "- 1\n",
             "expected an experiment with settings KEY: VALUE, whose first line is '# @package _global_'; got [1] in",
         ),
-        ("\xef\xbb\xbf# @package _global_\nseed: 3\n", "first line is '# @package _global_'; got keys below 'experim"),
     ],
 )
 def test_an_experiment_that_is_no_configuration_is_one_line(run, tmp_path, text, line):
@@ -177,6 +176,34 @@ def test_decimal_numbers_of_a_file_are_taken_as_they_look(run, tmp_path, text, s
     (tmp_path / "conf" / "experiment" / "mine.yaml").write_text(lines)
     code, said = run("+experiment=mine", job=lambda cfg, folder, console: console.print(cfg.name, cfg.seed))
     assert (code, said) == (0, f"0x64 {100.0 if seed is None else seed}\n")
+
+
+@pytest.mark.parametrize("folder", [".", "conf"])
+def test_an_editors_mark_before_a_configuration_changes_nothing(run, tmp_path, folder):
+    text = "# @package _global_\ndefaults:\n  - override /env: lock\nname: marked\nseed: 7\n"
+    path = tmp_path / folder / "experiment" / "marked.yaml"
+    path.parent.mkdir(parents=True)
+    done = []
+    job = lambda cfg, folder, console: done.append((cfg.name, cfg.seed, cfg.env.name))  # noqa: E731
+    path.write_text(text, encoding="utf-8-sig")
+    assert run("+experiment=marked", job=job) == (0, "") and done == [("marked", 7, "lock")]
+    path.write_text(text.replace("7", "1:40"), encoding="utf-8-sig")
+    code, said = run("+experiment=marked", job=job)
+    assert code == 2 and "1:40 at line 5 of" in said
+    (tmp_path / "other" / "experiment").mkdir(parents=True)
+    (tmp_path / "other" / "experiment" / "elsewhere.yaml").write_text("# @package _global_\n", encoding="utf-8-sig")
+    code, said = run("--config-dir", "other", "+experiment=elsewhere", job=check)
+    assert code == 0 or (code == 2 and "a mark (BOM)" in said), said
+
+
+def test_a_module_that_lowers_the_limit_of_recursion_lowers_it_for_itself(tmp_path):
+    (tmp_path / "shallow.py").write_text("import sys\nsys.setrecursionlimit(60)\n")
+    (tmp_path / "deep.py").write_text("import sys\nsys.setrecursionlimit(4321)\n")
+    code = "import sys\nfrom s2r_torch.registry import import_plugins\n"
+    code += "import_plugins(['shallow'])\nprint(sys.getrecursionlimit())\n"
+    code += "import_plugins(['deep'])\nprint(sys.getrecursionlimit())\n"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["1000", "4321"], done.stderr
 
 
 def test_of_a_setting_that_is_given_twice_it_is_said_which_counts(run, capfd):
