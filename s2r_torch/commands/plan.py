@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from s2r_torch.commands.configuration import plain_config, script
+from s2r_torch.errors import S2RError, SettingError
 from s2r_torch.files.whole import replacing
 from s2r_torch.planner.comparators import rival_sizes
 from s2r_torch.planner.curves import Curves, exact_crossings, log_range, real_world_curves
@@ -29,6 +32,7 @@ from s2r_torch.reports.endings import terminal
 from s2r_torch.reports.help import settings_help, words_of
 from s2r_torch.reports.plan_tables import SPREADS, answer, show, simulators_for
 from s2r_torch.schema import build, defaults
+from s2r_torch.text import printable
 
 
 def run(cfg: DictConfig, folder: Path, console: Console) -> None:
@@ -37,20 +41,43 @@ def run(cfg: DictConfig, folder: Path, console: Console) -> None:
     if asked.policy is not None and not asked.json:  # what theorems ask of another problem is no answer
         said = answer(asked.policy, measured_of(asked.policy), setting.epsilon)
         return terminal().print(said, highlight=False, markup=False)
-    plans = {plan.__name__: plan(setting, check_range=asked.check_range) for plan in (paper, loops, sweep)}
-    curves = real_world_curves(setting, log_range(*asked.epsilon_range, asked.epsilon_points))
     measured = None if asked.policy is None else measured_of(asked.policy)
-    if path is not None:
-        from s2r_torch.reports.plan_figure import draw  # matplotlib, for those who want the figure
-        from s2r_torch.reports.style import plain_look
-
-        with plain_look(), replacing(path) as partial:
-            draw(setting, curves).savefig(partial, dpi=160)
-    if asked.json:
+    with sizes_of(asked):
+        plans = {plan.__name__: plan(setting, check_range=asked.check_range) for plan in (paper, loops, sweep)}
+        curves = real_world_curves(setting, log_range(*asked.epsilon_range, asked.epsilon_points))
         data = as_data(setting, plans, curves, path) | {"looking": measured and asdict(measured)}
-        print(json.dumps(data, allow_nan=False))
-    else:
-        show(terminal(), setting, plans, curves, path)
+        if path is not None:
+            save(path, setting, curves)
+        if asked.json:
+            print(json.dumps(data, allow_nan=False))
+        else:
+            show(terminal(), setting, plans, curves, path)
+
+
+def save(path: str, setting: Setting, curves: Curves) -> None:
+    """Draws the figure and writes it."""
+    from s2r_torch.reports.plan_figure import draw  # matplotlib, for those who want the figure
+    from s2r_torch.reports.style import plain_look
+
+    with plain_look(), replacing(path) as partial:
+        draw(setting, curves).savefig(partial, dpi=160)
+
+
+@contextmanager
+def sizes_of(asked: PlanSettings) -> Iterator[None]:
+    """Sizes that no float holds, wherever they come up, are one error about what was asked."""
+    try:
+        yield
+    except S2RError:
+        raise
+    except (ArithmeticError, ValueError) as error:  # ValueError: JSON has no infinity
+        usual = asdict(PlanSettings().setting)
+        unusual = [f"{key} = {value}" for key, value in asdict(asked.setting).items() if value != usual[key]]
+        raise SettingError(
+            expected="settings whose sizes are numbers up to 1e308",
+            got=printable(", ".join(unusual) or error),
+            cause="a number that is far too small or too large for any budget",
+        ) from error
 
 
 def measured_of(policy: str) -> Looking | None:

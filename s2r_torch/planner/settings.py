@@ -10,6 +10,7 @@ from s2r_torch.planner.plan import Setting
 from s2r_torch.schema import Positive, Range, Settings, Share, Where, Whole
 from s2r_torch.text import printable
 
+LEAST_EPSILON = 1e-300
 FIGURES = (".png", ".pdf", ".svg")
 ASCENDING = Where("low < high", lambda ends: ends[0] < ends[1])
 
@@ -63,6 +64,12 @@ class PlanSettings(Settings):
     policy: str | None = None
 
     def check_rules(self) -> None:
+        if self.epsilon < LEAST_EPSILON:
+            raise SettingError(
+                expected=f"epsilon: {LEAST_EPSILON} or more, whose shares are numbers, too",
+                got=repr(self.epsilon),
+                cause="far too small for any budget",
+            )
         if self.figure is not None and not self.figure.lower().endswith(FIGURES):
             raise SettingError(
                 expected=f"figure: a file that ends in {', '.join(FIGURES)}, or null",

@@ -64,6 +64,23 @@ def test_settings_outside_the_assumptions(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["epsilon=1e-320", "figure=null"], "expected epsilon"),
+        (["epsilon=1e-100", "figure=null"], "got epsilon = 1e-100; "),  # sizes that no float holds
+        (["delta=1e-320", "figure=null", "json=true"], "got delta = 1e-320; "),  # JSON has no infinity
+        (["order=1.0001", "obs_dim=50"], "got order = 1.0001, obs_dim = 50; "),  # nor has a figure
+        (["epsilon=5"], "expected epsilon, delta in (0, 1)"),  # what a formula says of its own stays
+    ],
+)
+def test_numbers_too_extreme_for_any_size_are_one_line_about_what_was_asked(tmp_path, given, told):
+    done = run(tmp_path, *given)
+    assert done.returncode == 2 and not done.stdout.strip()
+    assert done.stderr.startswith("SettingError") and told in done.stderr and done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("figure", ["plan.xyz", "plan", ""])
 def test_a_figure_of_another_kind_is_refused_before_it_is_drawn(figure):
     with pytest.raises(SettingError, match="figure: a file that ends in .png, .pdf, .svg, or null"):
