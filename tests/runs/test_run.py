@@ -219,6 +219,7 @@ def test_the_best_attempt_is_gone_on_with(earned, best, attempts):
 
     class Counting:
         attempt, settings = 1, replace(small_settings("+experiment=grid"), appraisal=AppraisalSettings(attempts=3))
+        may_learn_again = Stages.may_learn_again
 
         def again(self):
             self.attempt += 1
