@@ -38,10 +38,9 @@ from s2r_torch.text import printable
 def run(cfg: DictConfig, folder: Path, console: Console) -> None:
     asked = build(PlanSettings, plain_config(cfg))
     setting, path = asked.setting, asked.figure
-    if asked.policy is not None and not asked.json:  # what theorems ask of another problem is no answer
-        said = answer(asked.policy, measured_of(asked.policy), setting.epsilon)
-        return terminal().print(said, highlight=False, markup=False)
     measured = None if asked.policy is None else measured_of(asked.policy)
+    if asked.policy is not None and not asked.json:  # what theorems ask of another problem is no answer
+        return terminal().print(answer(asked.policy, measured, setting.epsilon), highlight=False, markup=False)
     with sizes_of(asked):
         plans = {plan.__name__: plan(setting, check_range=asked.check_range) for plan in (paper, loops, sweep)}
         curves = real_world_curves(setting, log_range(*asked.epsilon_range, asked.epsilon_points))
